@@ -1,0 +1,26 @@
+"""Wait for a condition, never for a time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+POLL_S = 0.005
+
+
+def wait_until(predicate: Callable[[], T], timeout: float = 10.0, description: str = "") -> T:
+    """The first true value of ``predicate``; AssertionError with ``description`` after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            what = description or getattr(predicate, "__name__", "the condition")
+            raise AssertionError(f"waited {timeout:g} s in vain for: {what} (last value {value!r})")
+        time.sleep(POLL_S)
