@@ -29,13 +29,18 @@ local backlog = redis.call('XLEN', KEYS[1]) + in_bulk
 local held = tonumber(redis.call('GET', KEYS[4]) or '0') or 0
 local lane = bulk and KEYS[2] or KEYS[1]
 
+-- Plain digits only: tonumber alone also takes "nan", "0x10" and "1.5".
+local function milliseconds(text)
+  return string.match(text, '^%d+$') and tonumber(text) or 0
+end
+
 local answers, accepted, added, full = {}, 0, 0, false
 for i = 2, #ARGV, 3 do
-  local id, ttl, m = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
+  local id, ttl, m = ARGV[i], milliseconds(ARGV[i + 1] or ''), ARGV[i + 2]
   local answer
   if full then
     answer = 'queue_full'
-  elseif not m or #id > 64 or not string.match(id, '^[%w_-]+$') or not ttl or ttl < 1 or ttl > 86400000 then
+  elseif not m or #id > 64 or not string.match(id, '^[%w_-]+$') or ttl < 1 or ttl > 86400000 then
     answer = 'bad_request'
   elseif #m > max_request_bytes then
     answer = 'too_large'

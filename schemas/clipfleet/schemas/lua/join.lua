@@ -7,6 +7,9 @@
 --
 -- The first worker writes the hash. With no living worker it is overwritten; a living fleet is never changed under
 -- its workers unless forced. The worker is entered in the same script, so that two first ones cannot both be first.
+--
+-- Names not heard of for a day go first. That write needs no memory, and after one write Redis lets a script finish:
+-- a full Redis must drain with a worker that starts only then.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local living = redis.call('ZCOUNT', KEYS[2], now - ARGV[2], '+inf')
@@ -24,6 +27,7 @@ for i = 4, #ARGV, 2 do
   end
 end
 if #differs > 0 and living > 0 and ARGV[3] ~= 'force' then return differs end
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - 86400000)
 if #missing > 2 then redis.call(unpack(missing)) end
 if ARGV[1] ~= '' then redis.call('ZADD', KEYS[2], now, ARGV[1]) end
 return {}

@@ -9,8 +9,9 @@
 --
 -- Everything that can fail is checked before XACK, since a script that errs is not rolled back. XACK comes first of
 -- the writes: a Redis at maxmemory refuses a script whose first write needs memory, and a full queue must drain.
-local ttl = tonumber(ARGV[5])
-if not ttl or ttl < 0 or ttl > 86400000 then
+-- Plain digits only: tonumber alone also takes "nan" and "0.5", at which PEXPIRE would fail below.
+local ttl = string.match(ARGV[5] or '', '^%d+$') and tonumber(ARGV[5])
+if not ttl or ttl > 86400000 then
   return redis.error_reply('ERR settle: reply_ttl_ms must be 0 to 86400000')
 end
 if ttl > 0 then
@@ -21,10 +22,11 @@ if ttl > 0 then
 end
 if #ARGV > 5 then
   local kind = redis.call('TYPE', KEYS[5])['ok']
-  if (kind ~= 'none' and kind ~= 'stream') or #ARGV % 2 == 0 then
+  if (kind ~= 'none' and kind ~= 'stream') or #ARGV % 2 == 0 or #ARGV > 99 then
     return redis.error_reply('WRONGTYPE settle: the dead letter cannot be written')
   end
 end
+local elsewhere = redis.call('XLEN', KEYS[2])
 if ARGV[3] ~= '' then
   local pending = redis.call('XPENDING', KEYS[1], 'workers', ARGV[1], ARGV[1], 1)
   if #pending == 0 then return 0 end
@@ -33,7 +35,7 @@ end
 
 if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end
 redis.call('XDEL', KEYS[1], ARGV[1])
-if redis.call('XLEN', KEYS[1]) + redis.call('XLEN', KEYS[2]) == 0 then
+if redis.call('XLEN', KEYS[1]) + elsewhere == 0 then
   redis.call('DEL', KEYS[3])
 elseif ARGV[2] ~= '0' then
   local left = redis.pcall('DECRBY', KEYS[3], ARGV[2])
