@@ -19,7 +19,7 @@ Codes, their meaning and whether a retry can help are the contract with other la
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
     "BadInput",
@@ -142,6 +142,15 @@ class RequestFailed(ClipfleetError):
         self.retryable = self.code.retryable if retryable is None else retryable
         self.request_id = request_id
         super().__init__(f"{self.code}: {self.message}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The inherited one calls the class with ``args``, which hold the text and not what __init__ takes: an
+        # error sent to another process would arrive as another one, or not at all.
+        return _revive, (type(self), self.args), self.__dict__
+
+
+def _revive(family: type[RequestFailed], args: tuple[Any, ...]) -> RequestFailed:
+    return family.__new__(family, *args)
 
 
 class BadInput(RequestFailed):

@@ -34,7 +34,7 @@ class Vector(Sequence[float]):
         if len(buffer) % 4:
             raise ProtocolError(f"{len(buffer)} bytes are no float32 vector")
         self.buffer = buffer
-        self._view = memoryview(buffer).cast("f")
+        self._view: memoryview[float] = memoryview(buffer).cast("f")
         self.shape = (len(self._view),)
 
     @classmethod
@@ -65,7 +65,7 @@ class Vector(Sequence[float]):
     def __getitem__(self, index: slice) -> list[float]: ...
     def __getitem__(self, index: int | slice) -> float | list[float]:
         if isinstance(index, slice):
-            return self._view[index].tolist()
+            return list(self._view[index])
         return self._view[index]
 
     def __len__(self) -> int:
@@ -77,13 +77,16 @@ class Vector(Sequence[float]):
     def __hash__(self) -> int:
         return hash(self.buffer)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Vector, (self.buffer,)  # a memoryview does not travel
+
     def __repr__(self) -> str:
         head = ", ".join(f"{x:.4f}" for x in self._view[:3])
         return f"Vector([{head}{', ...' if len(self) > 3 else ''}], n={len(self)})"
 
     def tolist(self) -> list[float]:
         """As Python floats."""
-        return self._view.tolist()
+        return list(self._view)
 
     def norm(self) -> float:
         """Euclidean length; 1 within float32 for what a worker answers."""
@@ -158,10 +161,7 @@ class Result:
         rows = self.unwrap().outputs.get("hits")
         if not isinstance(rows, list):
             raise ProtocolError("this result holds no hits")
-        try:
-            return [Hit(row["id"], float(row["score"]), row.get("metadata") or {}) for row in rows]
-        except (TypeError, KeyError, ValueError, AttributeError):
-            raise ProtocolError("a hit is {id, score, metadata}") from None
+        return [_hit(row) for row in rows]
 
 
 def encode_success(
@@ -206,8 +206,9 @@ def decode_result(data: bytes) -> Result:
         ProtocolError: when it is none.
     """
     message = decode_map(data, max_bytes=MAX_RESULT_BYTES)
-    if message.get("v") != VERSION:
-        raise ProtocolError(f"result of version {message.get('v')!r:.40}")
+    version = message.get("v")
+    if type(version) is not int or version != VERSION:
+        raise ProtocolError(f"result of version {version!r:.40}")
     request_id, ok = message.get("id"), message.get("ok")
     if type(request_id) is not str or not ID.match(request_id) or type(ok) is not bool:
         raise ProtocolError("a result has an id and ok")
@@ -225,6 +226,15 @@ def decode_result(data: bytes) -> Result:
         notes=_map(message.get("notes")),
         timing=_map(message.get("timing")),
     )
+
+
+def _hit(row: object) -> Hit:
+    hit = _map(row)
+    key, score, metadata = hit.get("id"), hit.get("score"), hit.get("metadata")
+    named = type(key) is str and (metadata is None or type(metadata) is dict)
+    if named and isinstance(score, int | float) and type(score) is not bool:
+        return Hit(key, float(score), metadata or {})
+    raise ProtocolError("a hit is {id, score, metadata}")
 
 
 def _map(value: object) -> dict[str, Any]:
