@@ -1,0 +1,29 @@
+"""Batches out of single items: the pure rule, its thread-safe box, and `@batched`. Standard library alone."""
+
+from __future__ import annotations
+
+from clipfleet.batching.batcher import Batcher, BatcherGroup
+from clipfleet.batching.cost import RunCost
+from clipfleet.batching.errors import BatchingError, Closed, Full, FunctionFailed, WrongCount
+from clipfleet.batching.rule import BatchPolicy, BatchQueue, Lane, Launch, Reason, Taken, Wait
+from clipfleet.batching.stage import Batch, BatcherStats
+
+__all__ = [
+    "Batch",
+    "BatchPolicy",
+    "BatchQueue",
+    "Batcher",
+    "BatcherGroup",
+    "BatcherStats",
+    "BatchingError",
+    "Closed",
+    "Full",
+    "FunctionFailed",
+    "Lane",
+    "Launch",
+    "Reason",
+    "RunCost",
+    "Taken",
+    "Wait",
+    "WrongCount",
+]

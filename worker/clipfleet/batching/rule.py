@@ -1,0 +1,305 @@
+"""The batch rule: when does a stage launch, and with what. Pure: no thread, no clock, no lock.
+
+One owner calls it and passes the time in (seconds of any one monotonic clock). A stage whose device is free launches
+
+1. when `max_batch_size` items are there (`full`);
+2. when its oldest item is `max_delay` old, counted from its enqueue, and no sibling is worth waiting for (`delay`);
+3. when it is due, waited for siblings, and none came for a whole horizon (`stalled`);
+4. with `max_delay` 0, as soon as anything is there, with all that is there (`idle`).
+
+A *sibling* is an item that was announced (read for this stage, being decoded) before the first item of the queue
+had left decode. Without the wait for siblings a backlog, all of whose items are overdue, would run one by one as
+each leaves decode. Later readings do not count, so a steady trickle cannot stretch the wait for ever, and only the
+arrival of a sibling renews it, so one that hangs costs at most one horizon. The horizon is one full run of the
+model or `max_delay`, whichever is longer: a sibling that comes later than that is better off in the next batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, NamedTuple, TypeVar
+
+from clipfleet.batching.cost import RunCost
+
+T = TypeVar("T")
+
+GAP_WEIGHT = 0.1  # of a new sample in the moving average of the time between two arrivals from upstream
+
+
+class Lane(StrEnum):
+    """Whose items go first."""
+
+    INTERACTIVE = "interactive"
+    BULK = "bulk"
+
+
+class Reason(StrEnum):
+    """Why a batch was launched."""
+
+    FULL = "full"
+    DELAY = "delay"
+    STALLED = "stalled"
+    IDLE = "idle"
+    DRAIN = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """How a stage batches.
+
+    Attributes:
+        max_batch_size: most items of one batch, >= 1.
+        max_delay_s: seconds that the oldest item may be old before its batch launches; 0 takes what is there.
+        bulk_share: of each `bulk_share` places one is bulk's while it has work.
+
+    Raises:
+        ValueError: a field is out of its range.
+    """
+
+    max_batch_size: int
+    max_delay_s: float
+    bulk_share: int = 8
+
+    def __post_init__(self) -> None:
+        if self.max_batch_size < 1:
+            raise ValueError(f"max_batch_size must be at least 1, not {self.max_batch_size}")
+        if not 0 <= self.max_delay_s < math.inf:
+            raise ValueError(f"max_delay must be 0 or more seconds, not {self.max_delay_s}")
+        if self.bulk_share < 1:
+            raise ValueError(f"bulk_share must be at least 1, not {self.bulk_share}")
+
+
+class Launch(NamedTuple):
+    """Launch now."""
+
+    reason: Reason
+
+
+class Wait(NamedTuple):
+    """Nothing to launch before `until` (None: not before something changes)."""
+
+    until: float | None
+
+
+class Taken(NamedTuple, Generic[T]):
+    """Items of one batch and, in the same order, when each was enqueued."""
+
+    items: list[T]
+    enqueued_at: list[float]
+
+
+class _Line(Generic[T]):
+    """One lane in order of arrival, with the smallest `enqueued_at` at hand.
+
+    Decode finishes out of order, so the oldest need not be the first. `minima` is the usual sliding-window minimum:
+    values that are the smallest of all that arrived after them, in order; O(1) per item.
+    """
+
+    __slots__ = ("entries", "minima")
+
+    def __init__(self) -> None:
+        self.entries: deque[tuple[T, float, int]] = deque()
+        self.minima: deque[float] = deque()
+
+    def pull(self, count: int, taken: Taken[T]) -> None:
+        entries, minima = self.entries, self.minima
+        for _ in range(count):
+            item, enqueued_at, _ = entries.popleft()
+            if minima[0] == enqueued_at:
+                minima.popleft()
+            taken.items.append(item)
+            taken.enqueued_at.append(enqueued_at)
+
+
+class BatchQueue(Generic[T]):
+    """The items that wait for one stage, and the rule over them. Owned by one thread; every time in seconds."""
+
+    def __init__(self, policy: BatchPolicy, cost: RunCost | None = None) -> None:
+        self.policy = policy
+        self.cost = RunCost() if cost is None else cost
+        self._interactive: _Line[T] = _Line()
+        self._bulk: _Line[T] = _Line()
+        self._count = 0
+        self._oldest = math.inf
+        self._credit = 0  # of the bulk lane, in 1 / bulk_share of a place
+        self._upstream: set[int] = set()
+        self._next_ticket = 0
+        self._lowest_ticket = 0  # none below it is upstream any more
+        self._barrier = 0  # siblings are the tickets below it
+        self._progress_at = -math.inf  # when the last sibling left decode
+        self._left_at = -math.inf  # when the last announced item did
+        self._gap_from = 0.0
+        self._gap: float | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def upstream(self) -> int:
+        """How many announced items have neither arrived nor been retracted."""
+        return len(self._upstream)
+
+    @property
+    def oldest_at(self) -> float:
+        """The smallest `enqueued_at` of all that wait; infinity when nothing does."""
+        return self._oldest
+
+    @property
+    def expected_gap_s(self) -> float | None:
+        """Seconds between two arrivals from a busy upstream (moving average); None before the first."""
+        return self._gap
+
+    @property
+    def horizon_s(self) -> float:
+        """The longest that a due batch waits for its next sibling: one full run, or `max_delay` if longer."""
+        run = self.cost.estimate(self.policy.max_batch_size)
+        return self.policy.max_delay_s if run is None else max(run, self.policy.max_delay_s)
+
+    def announce(self, n: int = 1, *, now: float) -> range:
+        """Tell that `n` items were read for this stage and are on their way; one ticket for each."""
+        if not self._upstream:
+            self._gap_from = now
+        tickets = range(self._next_ticket, self._next_ticket + n)
+        self._next_ticket = tickets.stop
+        self._upstream.update(tickets)
+        return tickets
+
+    def retract(self, ticket: int, *, now: float) -> bool:
+        """An announced item will not come. A ticket that is spent already is ignored.
+
+        Returns:
+            Whether `next_batch` may now launch earlier than it last said.
+        """
+        self._leave(ticket, now)
+        return self._released(now)
+
+    def add(
+        self,
+        item: T,
+        *,
+        enqueued_at: float,
+        now: float,
+        lane: Lane = Lane.INTERACTIVE,
+        ticket: int | None = None,
+    ) -> bool:
+        """Queue one item, in order of arrival within its lane.
+
+        Args:
+            item: anything.
+            enqueued_at: when its age starts to count; it may lie before `now`.
+            now: the time.
+            lane: which items go first.
+            ticket: from `announce`, if it was announced; one that is spent already is ignored.
+
+        Returns:
+            Whether `next_batch` may now launch earlier than it last said: a waiting owner need only be woken then.
+        """
+        if ticket is not None:
+            self._leave(ticket, now)
+        line = self._bulk if lane is Lane.BULK else self._interactive
+        if not self._count:
+            self._barrier = self._next_ticket
+            self._progress_at = now
+        line.entries.append((item, enqueued_at, self._next_ticket))
+        minima = line.minima
+        while minima and minima[-1] > enqueued_at:
+            minima.pop()
+        minima.append(enqueued_at)
+        self._count += 1
+        if enqueued_at < self._oldest:
+            self._oldest = enqueued_at
+            return True
+        return self._count >= self.policy.max_batch_size or (ticket is not None and self._released(now))
+
+    def next_batch(self, now: float, *, device_free: bool = True) -> Launch | Wait:
+        """What to do at `now`. Changes nothing: `take` gives the batch.
+
+        Returns:
+            `Launch(reason)`, or `Wait(until)`: ask again then, or earlier after an `add` or `retract` that returned
+            True; `until` is None if nothing waits or the device is busy.
+        """
+        if not self._count or not device_free:
+            return Wait(None)
+        if self._count >= self.policy.max_batch_size:
+            return Launch(Reason.FULL)
+        if not self.policy.max_delay_s:
+            return Launch(Reason.IDLE)
+        due = self._oldest + self.policy.max_delay_s
+        if now < due:
+            return Wait(due)
+        horizon = self.horizon_s
+        if not self._siblings() or (self._gap is not None and self._gap > horizon):
+            return Launch(Reason.DELAY)
+        give_up = max(self._progress_at, due) + horizon
+        return Wait(give_up) if now < give_up else Launch(Reason.STALLED)
+
+    def take(self) -> Taken[T]:
+        """Remove and return the next batch, at most `max_batch_size` items, interactive ones first."""
+        interactive, bulk = self._places()
+        taken: Taken[T] = Taken([], [])
+        self._interactive.pull(interactive, taken)
+        self._bulk.pull(bulk, taken)
+        self._count -= interactive + bulk
+        lines = [line for line in (self._interactive, self._bulk) if line.entries]
+        self._oldest = min((line.minima[0] for line in lines), default=math.inf)
+        self._barrier = min((line.entries[0][2] for line in lines), default=0)
+        # Which of the past arrivals were siblings of the new first item is not kept; the last one stands for them.
+        self._progress_at = max(self._progress_at, self._left_at)
+        return taken
+
+    def urgency(self, now: float) -> float:
+        """How pressing the stage is, in seconds, to choose among stages that share a device.
+
+        The age of its oldest interactive item or `1 / bulk_share` of that of its oldest bulk item: interactive work
+        of one stage goes before bulk work of another, and bulk never starves since its age keeps growing.
+        """
+        urgency = -math.inf
+        if self._interactive.entries:
+            urgency = now - self._interactive.minima[0]
+        if self._bulk.entries:
+            urgency = max(urgency, (now - self._bulk.minima[0]) / self.policy.bulk_share)
+        return urgency
+
+    def _places(self) -> tuple[int, int]:
+        """How many interactive and how many bulk items the next batch holds.
+
+        With less than `bulk_share` places in a batch the lane saves its credit up over several batches.
+        """
+        interactive, bulk = len(self._interactive.entries), len(self._bulk.entries)
+        size = self.policy.max_batch_size
+        if interactive + bulk <= size:
+            self._credit = 0
+            return interactive, bulk
+        if not bulk:
+            return size, 0
+        self._credit += size
+        due = min(bulk, self._credit // self.policy.bulk_share)
+        interactive = min(interactive, size - due)
+        given = size - interactive
+        self._credit = 0 if given == bulk else max(0, self._credit - given * self.policy.bulk_share)
+        return interactive, given
+
+    def _siblings(self) -> bool:
+        """Whether an item that was read before the first of the queue left decode is still upstream."""
+        while self._lowest_ticket < self._barrier and self._lowest_ticket not in self._upstream:
+            self._lowest_ticket += 1
+        return self._lowest_ticket < self._barrier
+
+    def _released(self, now: float) -> bool:
+        """Whether the queue is due and has no sibling left to wait for."""
+        return bool(self._count) and now >= self._oldest + self.policy.max_delay_s and not self._siblings()
+
+    def _leave(self, ticket: int, now: float) -> None:
+        """An announced item left decode, for this queue or for nowhere."""
+        if ticket not in self._upstream:
+            return
+        self._upstream.remove(ticket)
+        # Cut off, so that one item that hung for a minute does not switch the wait off for the next fifty.
+        sample = min(max(0.0, now - self._gap_from), 2 * self.horizon_s)
+        self._gap = sample if self._gap is None else self._gap + GAP_WEIGHT * (sample - self._gap)
+        self._gap_from = self._left_at = now
+        if ticket < self._barrier:
+            self._progress_at = now

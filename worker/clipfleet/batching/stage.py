@@ -1,0 +1,237 @@
+"""Inside the batchers: the lock that the stages of a device share, one stage's queue with its books, and the wait."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from clipfleet.batching.errors import Closed, Full
+from clipfleet.batching.rule import BatchPolicy, BatchQueue, Launch, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+T = TypeVar("T")
+
+RETRY_UNKNOWN_S = 1.0
+RETRY_RANGE_S = (0.001, 30.0)
+
+
+class Monitor:
+    """The lock of the stages of one device, and their sleeping takers."""
+
+    __slots__ = ("_asleep", "_changed", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+        self._asleep = 0
+
+    def wake(self) -> None:
+        """Let every sleeping taker look again; with the lock held."""
+        if self._asleep:
+            self._changed.notify_all()
+
+    def sleep(self, seconds: float) -> None:
+        """Give the lock away until woken or `seconds` (infinity: for ever) have passed; with the lock held."""
+        self._asleep += 1
+        try:
+            self._changed.wait(None if seconds == math.inf else min(seconds, threading.TIMEOUT_MAX))
+        finally:
+            self._asleep -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatcherStats:
+    """Counts since the start, and the present state.
+
+    Attributes:
+        waiting: items in the queue.
+        in_flight: items taken and not yet `done`.
+        upstream: items announced and not yet here.
+        refused: items refused by `Full`.
+        batches: batches launched, by reason.
+        sizes: batches launched, by number of items.
+        items: items launched.
+        wait_s: seconds from enqueue to launch, summed over the items launched.
+        max_wait_s: the longest of them.
+    """
+
+    waiting: int
+    in_flight: int
+    upstream: int
+    refused: int
+    batches: dict[Reason, int]
+    sizes: dict[int, int]
+    items: int
+    wait_s: float
+    max_wait_s: float
+
+    @property
+    def mean_batch(self) -> float:
+        """Items per batch; 0.0 before the first."""
+        batches = sum(self.sizes.values())
+        return self.items / batches if batches else 0.0
+
+
+class Batch(Generic[T]):
+    """What one run of the device is given.
+
+    Attributes:
+        stage: the name of the batcher.
+        items: 1 to `max_batch_size` items.
+        enqueued_at: for each item, by `time.monotonic()`.
+        taken_at: when the batch was launched, likewise.
+        reason: why it was launched.
+    """
+
+    __slots__ = ("_release", "enqueued_at", "items", "reason", "stage", "taken_at")
+
+    def __init__(self, stage: Stage[T], taken_at: float, reason: Reason) -> None:
+        taken = stage.queue.take()
+        self.stage = stage.name
+        self.items = taken.items
+        self.enqueued_at = taken.enqueued_at
+        self.taken_at = taken_at
+        self.reason = reason
+        self._release: Callable[[int, float | None], None] | None = stage.release
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def done(self, seconds: float | None = None) -> None:
+        """The items have left the stage: they no longer count against its capacity. Later calls do nothing.
+
+        Args:
+            seconds: how long the device took for all of them, for the cost model; leave it out if they were run in
+                parts, and report these with `Batcher.record_run`.
+        """
+        release, self._release = self._release, None
+        if release is not None:
+            release(len(self.items), seconds)
+
+
+class Stage(Generic[T]):
+    """One stage's queue and its books. Who calls it holds the lock of its monitor, `release` aside."""
+
+    def __init__(self, policy: BatchPolicy, *, capacity: int | None, name: str, monitor: Monitor | None = None) -> None:
+        if capacity is not None and capacity < 1:
+            raise ValueError(f"capacity must be at least 1, not {capacity}")
+        self.name = name
+        self.monitor = Monitor() if monitor is None else monitor
+        self.capacity = math.inf if capacity is None else capacity
+        self.queue: BatchQueue[T] = BatchQueue(policy)
+        self.closed = False
+        self.in_flight = 0
+        self._refused = 0
+        self._reasons: Counter[Reason] = Counter()
+        self._sizes: Counter[int] = Counter()
+        self._wait_s = 0.0
+        self._max_wait_s = 0.0
+
+    def decide(self, now: float) -> Reason | float:
+        """The reason to launch now, or the time before which time alone gives none."""
+        if self.closed:
+            return Reason.DRAIN if self.queue else math.inf
+        decision = self.queue.next_batch(now)
+        if isinstance(decision, Launch):
+            return decision.reason
+        return math.inf if decision.until is None else decision.until
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing will ever be there to take."""
+        return self.closed and not self.queue
+
+    def pop(self, now: float, reason: Reason) -> Batch[T]:
+        """The next batch, entered into the books."""
+        batch = Batch(self, now, reason)
+        size = len(batch)
+        self.in_flight += size
+        self._reasons[reason] += 1
+        self._sizes[size] += 1
+        # Clocks are read in several threads: what was enqueued "after now" has waited for nothing.
+        self._wait_s += max(0.0, size * now - sum(batch.enqueued_at))
+        self._max_wait_s = max(self._max_wait_s, now - min(batch.enqueued_at))
+        return batch
+
+    def release(self, count: int, seconds: float | None) -> None:
+        """`count` items in flight are done; takes the lock."""
+        with self.monitor.lock:
+            self.in_flight -= count
+            if seconds is not None:
+                self.queue.cost.observe(count, seconds)
+
+    def empty(self) -> list[T]:
+        """Remove and return all that waits."""
+        items: list[T] = []
+        while self.queue:
+            items += self.queue.take().items
+        return items
+
+    def retract(self, tickets: Iterable[int], now: float) -> None:
+        """Announced items will not come; one of them may have been the last that was waited for."""
+        sooner = [self.queue.retract(ticket, now=now) for ticket in tickets]
+        if any(sooner):
+            self.monitor.wake()
+
+    def refuse(self, count: int, now: float, tickets: Iterable[int]) -> Closed | Full:
+        """The error for `count` items that cannot be taken; their tickets are spent."""
+        self.retract(tickets, now)
+        if self.closed:
+            return Closed()
+        self._refused += count
+        return Full(int(self.capacity), self._retry_after())
+
+    def _retry_after(self) -> float:
+        """Backlog over the measured rate."""
+        size = self.queue.policy.max_batch_size
+        run = self.queue.cost.estimate(size)
+        if run is None:
+            return RETRY_UNKNOWN_S
+        low, high = RETRY_RANGE_S
+        return min(max(low, run * (len(self.queue) + self.in_flight) / size), high)
+
+    def snapshot(self) -> BatcherStats:
+        """The books of this moment."""
+        return BatcherStats(
+            waiting=len(self.queue),
+            in_flight=self.in_flight,
+            upstream=self.queue.upstream,
+            refused=self._refused,
+            batches=dict(self._reasons),
+            sizes=dict(self._sizes),
+            items=sum(size * count for size, count in self._sizes.items()),
+            wait_s=self._wait_s,
+            max_wait_s=self._max_wait_s,
+        )
+
+
+def take_from(monitor: Monitor, stages: Sequence[Stage[T]], timeout: float | None) -> Batch[T] | None:
+    """Block until one of the stages has a batch due, and take that of the most pressing one; takes the lock.
+
+    Returns:
+        The batch; None after `timeout` seconds without one.
+
+    Raises:
+        Closed: all stages are closed and nothing is left.
+    """
+    give_up = math.inf if timeout is None else time.monotonic() + timeout
+    with monitor.lock:
+        while True:
+            now = time.monotonic()
+            decisions = [(stage, stage.decide(now)) for stage in stages]
+            due = [(stage, reason) for stage, reason in decisions if isinstance(reason, Reason)]
+            if due:
+                stage, reason = max(due, key=lambda one: one[0].queue.urgency(now))
+                return stage.pop(now, reason)
+            if stages and all(stage.exhausted for stage in stages):
+                raise Closed
+            if now >= give_up:
+                return None
+            untils = [until for _, until in decisions if not isinstance(until, Reason)]
+            monitor.sleep(min(give_up, *untils) - now)
