@@ -173,8 +173,7 @@ class BatchQueue(Generic[T]):
         Returns:
             Whether `next_batch` may now launch earlier than it last said.
         """
-        self._leave(ticket, now)
-        return self._released(now)
+        return self._leave(ticket, now) and self._released(now)
 
     def add(
         self,
@@ -292,10 +291,10 @@ class BatchQueue(Generic[T]):
         """Whether the queue is due and has no sibling left to wait for."""
         return bool(self._count) and now >= self._oldest + self.policy.max_delay_s and not self._siblings()
 
-    def _leave(self, ticket: int, now: float) -> None:
-        """An announced item left decode, for this queue or for nowhere."""
+    def _leave(self, ticket: int, now: float) -> bool:
+        """An announced item left decode, for this queue or for nowhere; False if it had left before."""
         if ticket not in self._upstream:
-            return
+            return False
         self._upstream.remove(ticket)
         # Cut off, so that one item that hung for a minute does not switch the wait off for the next fifty.
         sample = min(max(0.0, now - self._gap_from), 2 * self.horizon_s)
@@ -303,3 +302,4 @@ class BatchQueue(Generic[T]):
         self._gap_from = self._left_at = now
         if ticket < self._barrier:
             self._progress_at = now
+        return True

@@ -1,0 +1,303 @@
+"""The pure batch rule: examples, and a model that hypothesis drives."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from clipfleet.batching import BatchPolicy, BatchQueue, Lane, Launch, Reason, RunCost, Wait
+
+STEP = 1 / 1024  # a power of two, so that sums of times are exact
+DELAY = 50 * STEP
+
+
+def queue_of(size: int = 4, delay: float = DELAY, share: int = 8, run: float | None = None) -> BatchQueue[int]:
+    queue: BatchQueue[int] = BatchQueue(BatchPolicy(size, delay, share))
+    if run is not None:
+        queue.cost.observe(size, run)
+    return queue
+
+
+@pytest.mark.parametrize(
+    ("size", "delay", "share"), [(0, 1.0, 8), (1, -1.0, 8), (1, math.inf, 8), (1, math.nan, 8), (1, 1.0, 0)]
+)
+def test_given_a_field_out_of_range_then_the_policy_is_refused(size: int, delay: float, share: int) -> None:
+    with pytest.raises(ValueError):
+        BatchPolicy(size, delay, share)
+
+
+def test_given_a_lone_item_then_it_launches_exactly_at_max_delay() -> None:
+    queue = queue_of()
+    assert queue.next_batch(0.0) == Wait(None)
+    assert queue.add(1, enqueued_at=0.0, now=0.0)
+    assert queue.next_batch(DELAY - STEP) == Wait(DELAY)
+    assert queue.next_batch(DELAY) == Launch(Reason.DELAY)
+    assert queue.take().items == [1]
+    assert queue.next_batch(DELAY) == Wait(None)
+
+
+def test_given_an_item_that_waited_before_it_arrived_then_its_window_is_not_started_again() -> None:
+    queue = queue_of()
+    queue.add(1, enqueued_at=10.0, now=10.0)
+    assert queue.add(2, enqueued_at=10.0 - 40 * STEP, now=10.0), "an older item must wake the owner"
+    assert queue.next_batch(10.0) == Wait(10.0 + 10 * STEP)
+
+
+def test_given_a_full_batch_then_it_launches_at_once_but_never_on_a_busy_device() -> None:
+    queue = queue_of(2)
+    queue.announce(8, now=0.0)
+    queue.add(1, enqueued_at=0.0, now=0.0)
+    assert queue.add(2, enqueued_at=0.0, now=0.0), "the item that fills the batch must wake the owner"
+    assert queue.next_batch(0.0, device_free=False) == Wait(None)
+    assert queue.next_batch(0.0) == Launch(Reason.FULL)
+
+
+def test_given_max_delay_0_then_the_whole_backlog_up_to_the_maximum_is_taken_at_once() -> None:
+    queue = queue_of(4, 0.0)
+    queue.announce(9, now=0.0)
+    for item in range(6):
+        queue.add(item, enqueued_at=0.0, now=0.0)
+    assert queue.next_batch(0.0) == Launch(Reason.FULL)
+    assert queue.take().items == [0, 1, 2, 3]
+    assert queue.next_batch(0.0) == Launch(Reason.IDLE)
+    assert queue.take().items == [4, 5]
+
+
+def test_given_a_sibling_in_decode_then_an_overdue_item_waits_for_it_and_no_longer() -> None:
+    queue = queue_of(4, run=100 * STEP)
+    first, second = queue.announce(2, now=0.0)
+    queue.add(1, enqueued_at=-DELAY, now=0.0, ticket=first)
+    assert queue.next_batch(0.0) == Wait(100 * STEP)
+    assert queue.add(2, enqueued_at=-DELAY, now=STEP, ticket=second), "the last sibling must wake the owner"
+    assert queue.next_batch(STEP) == Launch(Reason.DELAY)
+    assert queue.take().items == [1, 2]
+
+
+def test_given_a_rejected_sibling_then_nobody_waits_for_it() -> None:
+    queue = queue_of(4, run=100 * STEP)
+    first, second = queue.announce(2, now=0.0)
+    queue.add(1, enqueued_at=-DELAY, now=0.0, ticket=first)
+    assert queue.retract(second, now=STEP), "the owner must be woken"
+    assert not queue.retract(second, now=STEP), "a spent ticket changes nothing"
+    assert queue.upstream == 0
+    assert queue.next_batch(STEP) == Launch(Reason.DELAY)
+
+
+def test_given_an_item_that_was_read_later_then_nobody_waits_for_it() -> None:
+    queue = queue_of(4, run=100 * STEP)
+    (ticket,) = queue.announce(now=0.0)
+    queue.add(1, enqueued_at=-DELAY, now=0.0, ticket=ticket)
+    queue.announce(5, now=0.0)
+    assert queue.next_batch(0.0) == Launch(Reason.DELAY)
+
+
+def test_given_a_sibling_that_hangs_then_the_wait_ends_one_horizon_after_the_last_one_that_came() -> None:
+    queue = queue_of(8, run=100 * STEP)
+    hung, first, second = queue.announce(3, now=0.0)
+    queue.add(1, enqueued_at=-DELAY, now=0.0, ticket=first)
+    queue.add(2, enqueued_at=-DELAY, now=60 * STEP, ticket=second)
+    later = queue.announce(3, now=60 * STEP)
+    for n, ticket in enumerate(later):
+        now = (70 + 30 * n) * STEP
+        queue.add(3 + n, enqueued_at=now, now=now, ticket=ticket)
+    assert queue.next_batch(159 * STEP) == Wait(160 * STEP), "what was read later must not renew the wait"
+    assert queue.next_batch(160 * STEP) == Launch(Reason.STALLED)
+    assert hung not in range(1, 9)
+
+
+def test_given_an_upstream_slower_than_the_model_then_nobody_waits_for_it() -> None:
+    queue = queue_of(8, run=DELAY)
+    for n, ticket in enumerate(queue.announce(4, now=0.0)):
+        now = (n + 1) * 2 * DELAY
+        queue.add(n, enqueued_at=0.0, now=now, ticket=ticket)
+        if n < 3:
+            queue.take()
+    queue.announce(4, now=8 * DELAY)
+    assert queue.expected_gap_s == 2 * DELAY
+    queue.take()
+    queue.add(9, enqueued_at=0.0, now=8 * DELAY)
+    assert queue.next_batch(8 * DELAY) == Launch(Reason.DELAY)
+
+
+@pytest.mark.parametrize(("size", "share"), [(64, 8), (8, 8), (4, 8), (1, 8), (10, 3), (5, 1)])
+def test_given_both_lanes_full_then_bulk_gets_its_share_and_no_more(size: int, share: int) -> None:
+    queue = queue_of(size, share=share)
+    rounds = 8 * share
+    for item in range(size * rounds):
+        queue.add(item, enqueued_at=0.0, now=0.0)
+        queue.add(-item - 1, enqueued_at=0.0, now=0.0, lane=Lane.BULK)
+    bulk = 0
+    for done in range(1, rounds + 1):
+        bulk += sum(item < 0 for item in queue.take().items)
+        assert bulk == done * size // share
+
+
+def test_given_few_interactive_items_then_bulk_fills_the_rest_and_interactive_goes_first() -> None:
+    queue = queue_of(8)
+    for item in range(20):
+        queue.add(item, enqueued_at=0.0, now=0.0, lane=Lane.BULK)
+    queue.add(100, enqueued_at=0.0, now=0.0)
+    assert queue.take().items == [100, 0, 1, 2, 3, 4, 5, 6]
+
+
+def test_given_interactive_work_here_and_older_bulk_work_there_then_interactive_is_more_pressing() -> None:
+    interactive, bulk = queue_of(), queue_of()
+    assert interactive.urgency(0.0) == -math.inf
+    interactive.add(1, enqueued_at=9.0, now=9.0)
+    bulk.add(1, enqueued_at=3.0, now=3.0, lane=Lane.BULK)
+    assert interactive.urgency(10.0) > bulk.urgency(10.0)
+    assert interactive.urgency(10.0) < bulk.urgency(12.0), "bulk must not starve"
+
+
+# The cost model ---------------------------------------------------------------------------------------------------
+
+
+@given(st.floats(1e-5, 1e-2), st.floats(1e-4, 1e-1), st.lists(st.integers(1, 64), min_size=8, max_size=60, unique=True))
+def test_given_runs_on_a_line_then_the_cost_model_finds_it(slope: float, constant: float, sizes: list[int]) -> None:
+    cost = RunCost()
+    for n in sizes:
+        cost.observe(n, slope * n + constant)
+    assert cost.estimate(64) == pytest.approx(slope * 64 + constant, rel=1e-3)
+    assert cost.runs == len(sizes)
+
+
+def test_given_a_slow_first_run_and_one_outlier_then_the_estimate_stays_close() -> None:
+    cost = RunCost()
+    assert cost.estimate(64) is None
+    cost.observe(64, 30.0)
+    for n in (64, 1, 32, 64, 8, 64, 64, 16):
+        cost.observe(n, 0.001 * n + 0.01)
+    cost.observe(64, 5.0)
+    estimate = cost.estimate(64)
+    assert estimate is not None
+    assert 0.074 <= estimate < 0.15
+
+
+def test_given_a_device_that_became_ten_times_slower_then_the_estimate_follows() -> None:
+    cost = RunCost()
+    for n in (64, 32) * 20:
+        cost.observe(n, 0.1)
+    for n in (64, 32) * 20:
+        cost.observe(n, 1.0)
+    assert cost.estimate(64) == pytest.approx(1.0, rel=0.15)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 99), st.floats(-1, 1e6) | st.just(math.nan)), max_size=40))
+def test_given_any_measurements_then_an_estimate_is_never_negative(runs: list[tuple[int, float]]) -> None:
+    cost = RunCost()
+    for n, seconds in runs:
+        cost.observe(n, seconds)
+        line = cost.line()
+        assert line is None or (line[0] >= 0 and line[1] >= 0 and all(map(math.isfinite, line)))
+
+
+# The rule against a model -----------------------------------------------------------------------------------------
+
+
+class RuleMachine(RuleBasedStateMachine):
+    """Everything that can happen to a queue, against plain lists that remember it all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.queue = queue_of(5, share=3, run=70 * STEP)
+        self.lanes: dict[Lane, deque[tuple[int, float, set[int]]]] = {Lane.INTERACTIVE: deque(), Lane.BULK: deque()}
+        self.tickets: set[int] = set()
+        self.added = 0
+        self.sibling_at = 0.0
+
+    @property
+    def waiting(self) -> list[tuple[int, float, set[int]]]:
+        return [*self.lanes[Lane.INTERACTIVE], *self.lanes[Lane.BULK]]
+
+    @rule(steps=st.integers(0, 90))
+    def time_passes(self, steps: int) -> None:
+        self.now += steps * STEP
+
+    @rule(n=st.integers(1, 6))
+    def announce(self, n: int) -> None:
+        tickets = self.queue.announce(n, now=self.now)
+        assert not self.tickets & set(tickets)
+        self.tickets |= set(tickets)
+
+    @precondition(lambda self: self.tickets)
+    @rule(data=st.data())
+    def retract(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from(sorted(self.tickets)))
+        before = self.queue.next_batch(self.now)
+        self.tickets.remove(ticket)
+        self.check_wake(before, woken=self.queue.retract(ticket, now=self.now))
+
+    @rule(lane=st.sampled_from(Lane), age=st.integers(0, 60), data=st.data())
+    def add(self, lane: Lane, age: int, data: st.DataObject) -> None:
+        ticket = data.draw(st.none() | st.sampled_from(sorted(self.tickets))) if self.tickets else None
+        self.tickets.discard(-1 if ticket is None else ticket)
+        before = self.queue.next_batch(self.now)
+        self.lanes[lane].append((self.added, self.now - age * STEP, set(self.tickets)))
+        woken = self.queue.add(self.added, enqueued_at=self.now - age * STEP, now=self.now, lane=lane, ticket=ticket)
+        self.added += 1
+        self.check_wake(before, woken=woken)
+
+    def check_wake(self, before: Launch | Wait, *, woken: bool) -> None:
+        """An owner that sleeps until `before.until` is woken if the batch may launch earlier."""
+        after = self.queue.next_batch(self.now)
+        if isinstance(before, Launch) or woken:
+            return
+        assert isinstance(after, Wait) or (before.until is not None and before.until <= self.now)
+        if isinstance(after, Wait):
+            assert (after.until or math.inf) >= (before.until or math.inf)
+
+    @rule()
+    def take(self) -> None:
+        decision = self.queue.next_batch(self.now)
+        if isinstance(decision, Wait):
+            return
+        full = len(self.waiting) >= 5
+        assert (decision.reason is Reason.FULL) == full
+        oldest = min(at for _, at, _ in self.waiting)
+        assert full or self.now >= oldest + DELAY, "launched before it was due"
+        bulk_before = len(self.lanes[Lane.BULK])
+        taken = self.queue.take()
+        assert len(taken.items) == min(5, len(taken.items) + len(self.queue))
+        bulk = [item for item in taken.items if any(item == one for one, _, _ in self.lanes[Lane.BULK])]
+        interactive = taken.items[: len(taken.items) - len(bulk)]
+        assert taken.items == interactive + bulk, "interactive first"
+        if full:
+            interactive_left = len(self.lanes[Lane.INTERACTIVE]) - len(interactive)
+            assert bulk_before == 0 or interactive_left == 0 or 1 <= len(bulk) <= 2
+        expected = [self.lanes[Lane.INTERACTIVE].popleft() for _ in interactive]
+        expected += [self.lanes[Lane.BULK].popleft() for _ in bulk]
+        assert taken.items == [item for item, _, _ in expected], "order kept, nothing lost or doubled"
+        assert taken.enqueued_at == [at for _, at, _ in expected]
+
+    @invariant()
+    def the_decision_is_right(self) -> None:
+        assert len(self.queue) == len(self.waiting)
+        assert self.queue.upstream == len(self.tickets)
+        assert self.queue.oldest_at == min((at for _, at, _ in self.waiting), default=math.inf)
+        decision = self.queue.next_batch(self.now)
+        if not self.waiting:
+            assert decision == Wait(None)
+            return
+        if len(self.waiting) >= 5:
+            assert decision == Launch(Reason.FULL), "never waits while a full batch exists"
+            return
+        due = self.queue.oldest_at + DELAY
+        if self.now < due:
+            assert decision == Wait(due), "the deadline counts from the oldest item"
+            return
+        siblings = min(self.waiting)[2] & self.tickets
+        if not siblings:
+            assert decision == Launch(Reason.DELAY)
+        elif isinstance(decision, Wait):
+            assert decision.until is not None
+            assert self.now < decision.until <= self.now + 70 * STEP, "never longer than one horizon"
+
+
+TestRuleMachine = RuleMachine.TestCase
+TestRuleMachine.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
