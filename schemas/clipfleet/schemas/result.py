@@ -231,10 +231,11 @@ def decode_result(data: bytes) -> Result:
 def _hit(row: object) -> Hit:
     hit = _map(row)
     key, score, metadata = hit.get("id"), hit.get("score"), hit.get("metadata")
-    named = type(key) is str and (metadata is None or type(metadata) is dict)
-    if named and isinstance(score, int | float) and type(score) is not bool:
-        return Hit(key, float(score), metadata or {})
-    raise ProtocolError("a hit is {id, score, metadata}")
+    if not isinstance(key, str) or not (metadata is None or type(metadata) is dict):
+        raise ProtocolError("a hit has a string id and a map of metadata")
+    if type(score) is bool or not isinstance(score, int | float):
+        raise ProtocolError("a hit has a number as its score")
+    return Hit(key, float(score), metadata or {})
 
 
 def _map(value: object) -> dict[str, Any]:
