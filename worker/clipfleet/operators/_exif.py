@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
     tag: int
     type: int
-    count: int
+    values: int
     size: int
     position: int
     order: str
@@ -77,7 +77,7 @@ def orientation(exif: bytes) -> int:
     for entry in entries(exif):
         if entry.tag == _TAG_ORIENTATION:
             letter = _INTEGERS.get(entry.type)
-            if letter is None or entry.count < 1 or not entry.inline:
+            if letter is None or entry.values < 1 or not entry.inline:
                 return 1
             (value,) = struct.unpack_from(entry.order + letter, exif, entry.position)
             return value if 1 <= value <= 8 else 1

@@ -49,7 +49,7 @@ def read_tiff(data: bytes) -> Container:
         raise Unreadable("the directory claims more bytes than the file has")
     tile = {_TILE_WIDTH: 1, _TILE_LENGTH: 1}
     for entry in entries(data):
-        if entry.tag in (_STRIP_OFFSETS, _TILE_OFFSETS) and entry.count > _MAX_STRIPS:
+        if entry.tag in (_STRIP_OFFSETS, _TILE_OFFSETS) and entry.values > _MAX_STRIPS:
             raise Unreadable("more strips or tiles than a picture has")
         if entry.tag in tile and entry.inline and entry.type in (3, 4):
             (tile[entry.tag],) = struct.unpack_from(

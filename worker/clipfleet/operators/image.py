@@ -116,7 +116,7 @@ def silence_pillow() -> None:
 
 
 def decode_image(
-    data: bytes | memoryview,
+    data: bytes | bytearray | memoryview,
     limits: ImageLimits | None = None,
     *,
     target: int | None = None,
@@ -164,7 +164,7 @@ def decode_image(
 
 
 def prepare_image(
-    data: bytes | memoryview, config: ImageConfig, limits: ImageLimits | None = None
+    data: bytes | bytearray | memoryview, config: ImageConfig, limits: ImageLimits | None = None
 ) -> NDArray[np.uint8]:
     """Decode a picture and bring it to what a model takes, as open_clip's own preprocessing would.
 
