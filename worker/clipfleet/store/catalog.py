@@ -1,0 +1,288 @@
+"""Collections: made, described, checked against a fingerprint, loaded; and what is known of them, for a while.
+
+Fingerprint, metric and declared fields are kept as JSON in the collection's property ``clipfleet``, and in its
+description too: Lite drops descriptions, and a server's other tools show them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.store.connection import Connection, Refused
+from clipfleet.store.retry import StoreUnavailable, Verdict
+from clipfleet.store.rows import MAX_STR_FIELD_BYTES
+from clipfleet.store.types import (
+    MAX_ID_BYTES,
+    METRIC,
+    CollectionInfo,
+    Field,
+    StoreConfig,
+    check_collection_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Catalog", "Spec", "choose_index", "mismatch"]
+
+PROPERTY: Final = "clipfleet"
+FLAT_ROWS: Final = 50_000  # exact search stays below about 40 ms up to there, on Lite with 512 dimensions
+_HNSW: Final = {"M": 16, "efConstruction": 200}
+_MAX_DIMENSION: Final = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a worker wants a collection to be."""
+
+    name: str
+    fingerprint: str
+    dimension: int
+    fields: tuple[Field, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_collection_name(self.name)
+        if not self.fingerprint or not 1 <= self.dimension <= _MAX_DIMENSION:
+            text = f"collection {self.name}: a fingerprint and 1 to {_MAX_DIMENSION} dimensions are needed"
+            raise error_for(ErrorCode.BAD_REQUEST, text)
+        if len({field.name for field in self.fields}) != len(self.fields):
+            raise error_for(ErrorCode.BAD_REQUEST, f"collection {self.name}: a field is declared twice")
+
+
+def choose_index(config: StoreConfig, *, lite: bool) -> str:
+    """``FLAT`` (exact) or ``HNSW``: by the configuration, else by the rows to expect.
+
+    A server may grow to anything and gets HNSW unless it is told that 50,000 rows are all; Lite gets FLAT.
+    """
+    if config.index != "AUTO":
+        return config.index
+    if config.expected_rows:
+        return "FLAT" if config.expected_rows <= FLAT_ROWS else "HNSW"
+    return "FLAT" if lite else "HNSW"
+
+
+def mismatch(info: CollectionInfo, fingerprint: str) -> RequestFailed | None:
+    """The ``model_mismatch`` that names both, or ``None`` when the collection belongs to ``fingerprint``."""
+    if info.fingerprint == fingerprint:
+        return None
+    owner = f"model {info.fingerprint}" if info.fingerprint else "no clipfleet model"
+    text = f"collection {info.name} belongs to {owner}, this is model {fingerprint}: vectors of two models never mix"
+    return error_for(ErrorCode.MODEL_MISMATCH, text)
+
+
+class Catalog:
+    """What is known of collections, re-read every ``recheck_s`` seconds and after ``forget``.
+
+    Another process may drop a collection and make it anew for another model; trust in what was read is short.
+    """
+
+    def __init__(
+        self, connection: Connection, config: StoreConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._connection = connection
+        self._config = config
+        self._clock = clock
+        self._known: dict[str, tuple[float, CollectionInfo]] = {}
+        self._lock = threading.Lock()
+
+    def ensure(self, spec: Spec) -> CollectionInfo:
+        """Make the collection, or check that it is what ``spec`` says; indexed and loaded either way.
+
+        Every step may be done by two workers at once: whoever comes second finds it done.
+
+        Raises:
+            RequestFailed: ``model_mismatch``, or ``bad_request`` when its declared fields differ.
+            StoreUnavailable: not now.
+        """
+        known = self._fresh(spec.name)
+        if known is None:
+            found = self._describe(spec.name) or self._create(spec)
+            _check(spec, found)
+            known = self._prepared(found)
+            self._remember(known)
+        else:
+            _check(spec, known)
+        return known
+
+    def find(self, name: str) -> CollectionInfo:
+        """What is known of an existing collection.
+
+        Raises:
+            RequestFailed: ``bad_request`` naming it when there is none: a search must not make one, and waiting for
+                somebody who does would keep the asker until the deadline.
+            StoreUnavailable: not now.
+        """
+        known = self._fresh(check_collection_name(name))
+        if known is None:
+            known = self._describe(name)
+            if known is None:
+                raise missing(name)
+            self._remember(known)
+        return known
+
+    def load(self, name: str) -> None:
+        """Bring a collection into memory; after a restart of the store it is not.
+
+        Raises:
+            StoreUnavailable: it takes longer than one call may (41 s were seen at 63,000 rows): ask again.
+        """
+        try:
+            self._connection.call("load_collection", name)
+        except Refused as error:
+            self.forget(name)
+            raise StoreUnavailable(f"cannot load collection {name}: {error.text}", 0.5) from error
+
+    def forget(self, name: str) -> None:
+        """Read the collection again at the next use."""
+        with self._lock:
+            self._known.pop(name, None)
+
+    def names(self) -> list[str]:
+        """All collections of the database."""
+        return sorted(self._connection.call("list_collections"))
+
+    def is_lite(self) -> bool:
+        """Whether the store is Milvus Lite."""
+        return str(self._connection.call("get_server_version")).startswith("milvus_lite")
+
+    def _fresh(self, name: str) -> CollectionInfo | None:
+        with self._lock:
+            read_at, info = self._known.get(name, (0.0, None))
+        return info if info is not None and self._clock() - read_at < self._config.recheck_s else None
+
+    def _remember(self, info: CollectionInfo) -> None:
+        with self._lock:
+            self._known[info.name] = (self._clock(), info)
+
+    def _describe(self, name: str) -> CollectionInfo | None:
+        try:
+            answer = self._connection.call("describe_collection", name)
+            index = self._index(name)
+        except Refused as error:
+            if error.verdict is Verdict.MISSING:
+                return None
+            raise StoreUnavailable(f"cannot describe collection {name}: {error.text}", 0.5) from error
+        return read_description(name, answer, index)
+
+    def _index(self, name: str) -> str:
+        if "vector" not in self._connection.call("list_indexes", name):
+            return ""
+        answer = self._connection.call("describe_index", name, "vector") or {}
+        return str(answer.get("index_type", ""))
+
+    def _create(self, spec: Spec) -> CollectionInfo:
+        told = json.dumps(
+            {
+                "v": 1,
+                "fingerprint": spec.fingerprint,
+                "dimension": spec.dimension,
+                "metric": METRIC,
+                "fields": {field.name: field.type for field in spec.fields},
+            }
+        )
+        try:
+            self._connection.call(
+                "create_collection",
+                spec.name,
+                schema=self._schema(spec, told),
+                properties={PROPERTY: told},
+                consistency_level="Bounded",
+            )
+        except (Refused, StoreUnavailable) as error:
+            # Lite answers "already exists" with its code for anything: what is there now tells who was first.
+            found = self._describe(spec.name)
+            if found is None:
+                raise StoreUnavailable(f"cannot create collection {spec.name}: {error}", 0.2) from error
+            return found
+        found = self._describe(spec.name)
+        if found is None:
+            raise StoreUnavailable(f"collection {spec.name} vanished while it was made", 0.2)
+        return found
+
+    def _schema(self, spec: Spec, told: str) -> Any:
+        from pymilvus import DataType  # noqa: PLC0415 - slow to import, see connection.py
+
+        columns = {"int": DataType.INT64, "float": DataType.DOUBLE, "bool": DataType.BOOL, "str": DataType.VARCHAR}
+        schema = self._connection.schema(told)
+        schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=MAX_ID_BYTES)
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=spec.dimension)
+        schema.add_field("metadata", DataType.JSON)
+        for field in spec.fields:
+            length = {"max_length": MAX_STR_FIELD_BYTES} if field.type == "str" else {}
+            schema.add_field(field.name, columns[field.type], **length)
+            schema.add_field(field.flag, DataType.BOOL)
+        return schema
+
+    def _prepared(self, info: CollectionInfo) -> CollectionInfo:
+        if not info.index:
+            self._create_index(info.name)
+            found = self._describe(info.name)
+            if found is None or not found.index:
+                raise StoreUnavailable(f"collection {info.name} has no index yet", 0.2)
+            info = found
+        self.load(info.name)
+        return info
+
+    def _create_index(self, name: str) -> None:
+        kind = choose_index(self._config, lite=self.is_lite())
+        params = self._connection.index_params()
+        params.add_index("vector", index_type=kind, metric_type=METRIC, params=_HNSW if kind == "HNSW" else {})
+        try:
+            self._connection.call("create_index", name, params)
+        except (Refused, StoreUnavailable):
+            # Whether somebody else made it meanwhile is seen by describing it, which the caller does next.
+            return
+
+
+def missing(name: str) -> RequestFailed:
+    """The ``bad_request`` about a collection that is not there."""
+    return error_for(ErrorCode.BAD_REQUEST, f"there is no collection {name}: index something into it first")
+
+
+def read_description(name: str, answer: dict[str, Any], index: str) -> CollectionInfo:
+    """A ``CollectionInfo`` from pymilvus' description of any collection, ours or not."""
+    properties = answer.get("properties") or {}
+    told: dict[str, Any] = {}
+    for text in (properties.get(PROPERTY), answer.get("description")):
+        told = told or _object(text)
+    dimension = 0
+    for column in answer.get("fields", ()):
+        if column.get("name") == "vector":
+            dimension = int((column.get("params") or {}).get("dim", 0))
+    declared = told.get("fields") or {}
+    fields = tuple(Field(key, kind) for key, kind in declared.items())
+    # A vector column of another size than was told is no collection of ours, whatever it says.
+    ours = told.get("dimension") == dimension and told.get("metric") == METRIC
+    return CollectionInfo(name, str(told.get("fingerprint", "")) if ours else "", dimension, fields, index)
+
+
+def _object(text: object) -> dict[str, Any]:
+    try:
+        value = json.loads(str(text))
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) and value.get("v") == 1 else {}
+
+
+def _check(spec: Spec, info: CollectionInfo) -> None:
+    problem = mismatch(info, spec.fingerprint)
+    if problem is not None:
+        raise problem
+    if info.dimension != spec.dimension:
+        text = f"collection {info.name} has {info.dimension} dimensions, the model {spec.dimension}"
+        raise error_for(ErrorCode.MODEL_MISMATCH, text)
+    if not set(spec.fields) <= set(info.fields):
+        raise error_for(
+            ErrorCode.BAD_REQUEST,
+            f"collection {info.name} declares {_listed(info.fields)}, not {_listed(spec.fields)}: "
+            "fields are declared when a collection is made; index into a new one",
+        )
+
+
+def _listed(fields: Sequence[Field]) -> str:
+    return ", ".join(f"{field.name}:{field.type}" for field in fields) or "no fields"

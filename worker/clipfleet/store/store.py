@@ -1,0 +1,340 @@
+"""The store: a worker's and an operator's view of Milvus."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.store.catalog import Catalog, Spec, mismatch, missing
+from clipfleet.store.compile import compile_filter, ids_expression
+from clipfleet.store.connection import Connection, Refused
+from clipfleet.store.filters import Filter, parse
+from clipfleet.store.retry import StoreUnavailable, Verdict, is_too_large
+from clipfleet.store.rows import Encoded, check_id, check_vector, chunks, encode_rows
+from clipfleet.store.types import (
+    MAX_LIMIT,
+    METRIC,
+    CollectionInfo,
+    Consistency,
+    Field,
+    Hit,
+    Row,
+    StoreConfig,
+    Vectors,
+    check_collection_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["Store"]
+
+T = TypeVar("T")
+
+_IDS_AT_ONCE: Final = 256  # rows of 64 KiB metadata and their vectors stay well below the 64 MiB of one answer
+_MIN_EF: Final = 64
+
+
+class Store:
+    """One Milvus. Made after a fork or spawn, shared by the threads of one process, never pickled.
+
+    Every call raises ``StoreUnavailable`` when Milvus is away, slow, loading or asks for less: nothing is decided then,
+    and ``retrying`` repeats it until a deadline. ``RequestFailed`` is a verdict.
+    """
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+        self._connection = Connection(config)
+        self._catalog = Catalog(self._connection, config)
+        self._specs: dict[str, Spec] = {}
+
+    def ensure_collection(
+        self, name: str, *, fingerprint: str, dimension: int, fields: Sequence[Field] = ()
+    ) -> CollectionInfo:
+        """Make a collection for a model, or check that it is this model's; cheap when done before.
+
+        Args:
+            name: letters, digits and ``_``, at most 128.
+            fingerprint: of model, weights and preprocessing.
+            dimension: of its vectors.
+            fields: metadata keys to keep in typed columns too; of an existing collection, any of those it has.
+
+        Raises:
+            RequestFailed: ``model_mismatch`` naming both fingerprints; ``bad_request`` for an unusable name, dimension
+                or field, or for fields that the existing collection does not declare.
+            StoreUnavailable: not now.
+        """
+        spec = Spec(name, fingerprint, dimension, tuple(fields))
+        info = self._catalog.ensure(spec)
+        self._specs[name] = spec
+        return info
+
+    def upsert(self, name: str, rows: Sequence[Row]) -> list[RequestFailed | None]:
+        """Write whole rows, replacing those with the same ids; returns when Milvus has acknowledged them.
+
+        Of several rows with one id the last wins. Sent in chunks of at most 512 rows and 16 MiB, never flushed.
+
+        Args:
+            name: a collection that ``ensure_collection`` of this store has seen.
+            rows: in any number.
+
+        Returns:
+            For each row in order ``None`` (acknowledged) or why it was refused.
+
+        Raises:
+            StoreUnavailable: some rows may be written, others not: write all of them again.
+            RequestFailed: ``model_mismatch``: the collection has been made anew for another model.
+            LookupError: ``ensure_collection`` was not called before.
+        """
+        if name not in self._specs:
+            raise LookupError(f"ensure_collection({name!r}, ...) comes before upsert")
+        encoded, failed = encode_rows(rows, self._catalog.ensure(self._specs[name]))
+        for piece in chunks(encoded):
+            failed.update(self._write(name, piece))
+        return [failed.get(position) for position in range(len(rows))]
+
+    def search(  # noqa: PLR0913 - what a search request of the wire format holds, each by name
+        self,
+        name: str,
+        vectors: Vectors,
+        *,
+        fingerprint: str,
+        limit: int,
+        filter: Filter = None,  # noqa: A002 - the word of the wire format
+        output_fields: Sequence[str] | None = None,
+        consistency: Consistency | None = None,
+    ) -> list[list[Hit] | RequestFailed]:
+        """Find the nearest rows of each query, in one call of Milvus.
+
+        Args:
+            name: the collection.
+            vectors: float32, shape ``[n, dimension]``.
+            fingerprint: of the model that made ``vectors``.
+            limit: hits for each query, 1 to 16,384.
+            filter: see ``filters``.
+            output_fields: metadata keys to return; ``None`` = all, ``[]`` = none. Keys that a row lacks are left out.
+            consistency: other than the configured one.
+
+        Returns:
+            For each query in order its hits, best first, or why that query alone was refused (a zero vector, say).
+
+        Raises:
+            RequestFailed: for all of them: ``bad_request`` (no such collection, limit, filter), ``model_mismatch``.
+            StoreUnavailable: not now.
+        """
+        info = self._catalog.find(name)
+        problem = mismatch(info, fingerprint)
+        if problem is not None:
+            raise problem
+        if not _is_integer(limit) or not 1 <= limit <= MAX_LIMIT:
+            raise error_for(ErrorCode.BAD_REQUEST, f"limit is {limit!r:.40}, 1 to {MAX_LIMIT} are possible")
+        refused = [check_vector(vector, info.dimension) for vector in vectors]
+        queries = [vector for vector, problem in zip(vectors, refused, strict=True) if problem is None]
+        request = {
+            "filter": compile_filter(parse(filter), info.fields),
+            "limit": limit,
+            "output_fields": ["id"] if output_fields is not None and not output_fields else ["metadata"],
+            "consistency_level": consistency or self._config.consistency,
+            "anns_field": "vector",
+            "search_params": {"metric_type": METRIC, "params": {"ef": max(_MIN_EF, limit)}},
+        }
+        found = iter(self._search(name, queries, request))
+        return [_hits(next(found), output_fields) if problem is None else problem for problem in refused]
+
+    def get(self, name: str, ids: Sequence[str]) -> list[Row | None]:
+        """The rows with these ids in their order, ``None`` for those that are not there; read at Strong consistency."""
+        self._catalog.find(name)
+        _check_ids(ids)
+        rows: dict[str, Row] = {}
+        for piece in _pieces(ids):
+            for found in self._query(name, ids_expression(piece), ["id", "vector", "metadata"]):
+                vector = np.asarray(found["vector"], dtype=np.float32)
+                rows[found["id"]] = Row(found["id"], vector, found["metadata"])
+        return [rows.get(row_id) for row_id in ids]
+
+    def delete(
+        self,
+        name: str,
+        *,
+        ids: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002 - the word of the wire format
+    ) -> int:
+        """Delete rows by id or by filter.
+
+        Returns:
+            How many of them were there. Milvus' own answer counts what was asked for, or nothing: rows are looked
+            up first, at Strong consistency.
+
+        Raises:
+            RequestFailed: ``bad_request``: no such collection; both, neither, or an empty filter (``drop`` takes all).
+            StoreUnavailable: some may be deleted: the same call again deletes the rest.
+        """
+        info = self._catalog.find(name)
+        if ids is not None and filter is None:
+            _check_ids(ids)
+            return sum(self._delete_found(name, ids_expression(piece)) for piece in _pieces(ids))
+        expression = compile_filter(parse(filter), info.fields)
+        if ids is not None or not expression:
+            raise error_for(ErrorCode.BAD_REQUEST, "delete takes either ids or a filter that is not empty")
+        deleted = 0
+        while found := self._delete_found(name, expression):
+            deleted += found
+        return deleted
+
+    def count(self, name: str) -> int:
+        """Rows of a collection, at Strong consistency."""
+        self._catalog.find(name)
+        return int(self._query(name, "", ["count(*)"], limit=None)[0]["count(*)"])
+
+    def list_collections(self) -> list[CollectionInfo]:
+        """All collections with fingerprint, dimension and rows; those of other programs have an empty fingerprint."""
+        listed: list[CollectionInfo] = []
+        for name in self._catalog.names():
+            try:
+                info = self._catalog.find(name)
+                rows = self._connection.call(
+                    "query", name, output_fields=["count(*)"], consistency_level="Strong", filter=""
+                )
+            except RequestFailed:
+                continue  # dropped since it was listed
+            except Refused:
+                listed.append(info)  # not loaded, and listing is no reason to load
+            else:
+                listed.append(replace(info, rows=int(rows[0]["count(*)"])))
+        return listed
+
+    def drop(self, name: str) -> None:
+        """Delete a collection with all its rows; nothing happens when there is none."""
+        self._connection.call("drop_collection", check_collection_name(name))
+        self._catalog.forget(name)
+        self._specs.pop(name, None)
+
+    def probe(self) -> str:
+        """Ask for the version, and search each collection in use.
+
+        After a restart Milvus says that it is healthy long before it answers searches.
+
+        Returns:
+            The server's version, ``milvus_lite-3.2.2`` or ``v2.3.5``.
+
+        Raises:
+            StoreUnavailable: it is not ready.
+        """
+        version = str(self._connection.call("get_server_version"))
+        for name, spec in tuple(self._specs.items()):
+            vector = np.zeros((1, spec.dimension), np.float32)
+            vector[0, 0] = 1.0
+            self.search(name, vector, fingerprint=spec.fingerprint, limit=1, output_fields=[])
+        return version
+
+    def close(self) -> None:
+        """Close the connection; a later call opens another."""
+        self._connection.close()
+
+    def _write(self, name: str, piece: Sequence[Encoded]) -> dict[int, RequestFailed]:
+        try:
+            answer = self._connection.call("upsert", name, [row.entity for row in piece])
+        except Refused as error:
+            self._catalog.forget(name)
+            if error.verdict in {Verdict.MISSING, Verdict.NOT_LOADED}:
+                raise StoreUnavailable(f"collection {name} is gone; it will be made anew: {error.text}") from error
+            # Somebody may have made it anew with other columns: then no row is at fault.
+            self._catalog.ensure(self._specs[name])
+            if len(piece) == 1:
+                return dict.fromkeys(piece[0].positions, _row_refused(error))
+            middle = len(piece) // 2
+            return self._write(name, piece[:middle]) | self._write(name, piece[middle:])
+        written = int(answer.get("upsert_count", 0))
+        if written != len(piece):
+            raise StoreUnavailable(f"Milvus acknowledged {written} of {len(piece)} rows")
+        return {}
+
+    def _search(self, name: str, queries: Sequence[Any], request: Mapping[str, Any]) -> list[Any]:
+        if not queries:
+            return []
+        try:
+            return list(
+                self._loaded(name, lambda: self._connection.call("search", name, data=list(queries), **request))
+            )
+        except Refused as error:
+            if error.verdict is not Verdict.SPLIT:
+                raise error_for(ErrorCode.BAD_REQUEST, f"Milvus refuses the search: {error.text}") from error
+            if len(queries) == 1:
+                text = "the hits are too large for one answer: ask for fewer, or for fewer output_fields"
+                raise error_for(ErrorCode.TOO_LARGE, text) from error
+        middle = len(queries) // 2
+        return self._search(name, queries[:middle], request) + self._search(name, queries[middle:], request)
+
+    def _query(self, name: str, expression: str, fields: list[str], limit: int | None = MAX_LIMIT) -> list[Any]:
+        request: dict[str, Any] = {"filter": expression, "output_fields": fields, "consistency_level": "Strong"}
+        if limit is not None:
+            request["limit"] = limit
+        try:
+            return list(self._loaded(name, lambda: self._connection.call("query", name, **request)))
+        except Refused as error:
+            raise error_for(ErrorCode.BAD_REQUEST, f"Milvus refuses the query: {error.text}") from error
+
+    def _loaded(self, name: str, call: Callable[[], T]) -> T:
+        """``call``, loading the collection when it turns out not to be."""
+        try:
+            return call()
+        except Refused as error:
+            if error.verdict is Verdict.MISSING:
+                self._catalog.forget(name)
+                raise missing(name) from error
+            if error.verdict is not Verdict.NOT_LOADED:
+                raise
+        self._catalog.load(name)
+        try:
+            return call()
+        except Refused as error:
+            if error.verdict is not Verdict.NOT_LOADED:
+                raise
+            raise StoreUnavailable(f"collection {name} is still being loaded", 0.5) from error
+
+    def _delete_found(self, name: str, expression: str) -> int:
+        found = [row["id"] for row in self._query(name, expression, ["id"], limit=_IDS_AT_ONCE)]
+        if found:
+            try:
+                self._connection.call("delete", name, filter=ids_expression(found))
+            except Refused as error:
+                raise StoreUnavailable(f"collection {name} does not let go of rows: {error.text}", 0.5) from error
+        return len(found)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _row_refused(error: Refused) -> RequestFailed:
+    if error.verdict is Verdict.SPLIT or is_too_large(error.error):
+        return error_for(ErrorCode.TOO_LARGE, "the row is larger than Milvus takes in one message")
+    return error_for(ErrorCode.BAD_REQUEST, f"Milvus refuses the row: {error.text}")
+
+
+def _hits(found: Sequence[Any], output_fields: Sequence[str] | None) -> list[Hit]:
+    hits: list[Hit] = []
+    for hit in found:
+        metadata = (hit.get("entity") or {}).get("metadata") or {}
+        if output_fields is not None:
+            metadata = {key: metadata[key] for key in output_fields if key in metadata}
+        # Rounding may put a row a hair beyond 1.
+        hits.append(Hit(str(hit["id"]), min(1.0, max(-1.0, float(hit["distance"]))), dict(metadata)))
+    return hits
+
+
+def _check_ids(ids: Sequence[str]) -> None:
+    if isinstance(ids, str):
+        raise error_for(ErrorCode.BAD_REQUEST, "ids is a list of texts")
+    for row_id in ids:
+        problem = check_id(row_id)
+        if problem is not None:
+            raise problem
+
+
+def _pieces(ids: Sequence[str]) -> list[Sequence[str]]:
+    unique = list(dict.fromkeys(ids))
+    return [unique[start : start + _IDS_AT_ONCE] for start in range(0, len(unique), _IDS_AT_ONCE)]
