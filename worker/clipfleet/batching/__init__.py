@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clipfleet.batching.batcher import Batcher, BatcherGroup
 from clipfleet.batching.cost import RunCost
+from clipfleet.batching.decorator import Batched, batched
 from clipfleet.batching.errors import BatchingError, Closed, Full, FunctionFailed, WrongCount
 from clipfleet.batching.rule import BatchPolicy, BatchQueue, Lane, Launch, Reason, Taken, Wait
 from clipfleet.batching.stage import Batch, BatcherStats
@@ -12,6 +13,7 @@ __all__ = [
     "Batch",
     "BatchPolicy",
     "BatchQueue",
+    "Batched",
     "Batcher",
     "BatcherGroup",
     "BatcherStats",
@@ -26,4 +28,5 @@ __all__ = [
     "Taken",
     "Wait",
     "WrongCount",
+    "batched",
 ]

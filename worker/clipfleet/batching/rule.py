@@ -133,6 +133,7 @@ class BatchQueue(Generic[T]):
         self._left_at = -math.inf  # when the last announced item did
         self._gap_from = 0.0
         self._gap: float | None = None
+        self._longest_gap = 2 * policy.max_delay_s
 
     def __len__(self) -> int:
         return self._count
@@ -247,6 +248,8 @@ class BatchQueue(Generic[T]):
         self._barrier = min((line.entries[0][2] for line in lines), default=0)
         # Which of the past arrivals were siblings of the new first item is not kept; the last one stands for them.
         self._progress_at = max(self._progress_at, self._left_at)
+        # Samples are cut off, so that one item that hung for a minute does not switch the wait off for the next fifty.
+        self._longest_gap = 2 * self.horizon_s
         return taken
 
     def urgency(self, now: float) -> float:
@@ -296,8 +299,7 @@ class BatchQueue(Generic[T]):
         if ticket not in self._upstream:
             return False
         self._upstream.remove(ticket)
-        # Cut off, so that one item that hung for a minute does not switch the wait off for the next fifty.
-        sample = min(max(0.0, now - self._gap_from), 2 * self.horizon_s)
+        sample = min(max(0.0, now - self._gap_from), self._longest_gap)
         self._gap = sample if self._gap is None else self._gap + GAP_WEIGHT * (sample - self._gap)
         self._gap_from = self._left_at = now
         if ticket < self._barrier:
