@@ -33,7 +33,7 @@ FORMAT = 1
 
 ResizeMode = Literal["shortest", "squash", "longest"]
 Interpolation = Literal["bicubic", "bilinear"]
-Cleaning = Literal["clip", "canonicalize", "lower", "none"]
+Cleaning = Literal["clip", "whitespace", "canonicalize", "lower", "none"]
 # The names are open_clip's; "mean" and "mask" are towers that mask the padding themselves.
 Pooling = Literal["argmax", "eos", "last", "first", "mean", "mask", "none"]
 
@@ -79,9 +79,7 @@ class ImageConfig:
         return cls(
             size=(height, width),
             resize_mode=cast("ResizeMode", _choice(known["resize_mode"], "image.resize_mode", ResizeMode)),
-            interpolation=cast(
-                "Interpolation", _choice(known["interpolation"], "image.interpolation", Interpolation)
-            ),
+            interpolation=cast("Interpolation", _choice(known["interpolation"], "image.interpolation", Interpolation)),
             fill_color=_color(known["fill_color"], "image.fill_color"),
             mean=_floats(known["mean"], "image.mean"),
             std=std,
@@ -100,7 +98,7 @@ class TextConfig:
     Attributes:
         context_length: the most ids that the tower takes, specials included.
         tokenizer: name of the tokenizer's file in the bundle, in the format of HF ``tokenizers``.
-        cleaning: what is done to the text first; ``clip`` is open_clip's lower-casing clean-up.
+        cleaning: what is done to the text first, see ``clipfleet.models.cleaning``.
         pad_id: fills a row up to the batch's length.
         sot_id: put before the text's ids; None where the tower has none.
         eot_id: put after them, and always kept last when a text is cut; None where the tower has none.
@@ -220,9 +218,7 @@ def read_config(text: str | bytes) -> ModelConfig:
     return ModelConfig.from_json(data)
 
 
-def _section(
-    data: object, name: str, fields: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> Mapping[str, Any]:
+def _section(data: object, name: str, fields: tuple[str, ...], optional: tuple[str, ...] = ()) -> Mapping[str, Any]:
     known = _mapping(data, name or "model.json")
     where = f"{name}." if name else ""
     for missing in (f for f in fields if f not in known and f not in optional):
@@ -299,9 +295,9 @@ def _floats(value: object, name: str) -> _Floats:
 
 def _choice(value: object, name: str, choices: object) -> str:
     allowed: tuple[str, ...] = get_args(choices)
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise BadBundle(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-    return cast("str", value)
+    return value
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
