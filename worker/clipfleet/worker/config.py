@@ -1,0 +1,136 @@
+"""Everything a worker can be told, in one frozen object that is read once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clipfleet.schemas import limits
+from clipfleet.schemas.keys import QueueKeys
+
+__all__ = ["NO_MODEL", "WorkerConfig", "usable_cores"]
+
+# Serves ``echo`` alone: for probes, benchmarks of the queue, and tests of everything but the model.
+NO_MODEL = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """How to run a worker (a supervisor and its processes).
+
+    Attributes:
+        redis_url: ``redis://``, ``rediss://`` or ``unix://``.
+        queue: the queue's name.
+        prefix: what its keys start with.
+        model: ``demo``, a bundle directory or an open_clip name with its tag.
+        milvus_uri: the store; None serves embeddings alone.
+        milvus_token: for it.
+        max_batch_size: most items of one model call.
+        max_delay_ms: how long the oldest item may wait for company, counted from enqueue.
+        capacity: most requests waiting and in flight on the whole queue.
+        bulk_capacity: most of them in the bulk lane; None = 90 %.
+        max_request_bytes: largest request.
+        max_queue_bytes: most payload bytes on the whole queue.
+        lease_ms: how long a delivered entry is a worker's without renewal.
+        max_deliveries: how often an entry is run at most.
+        max_run_s: a model call older than this is taken for hung and its process is killed.
+        grace_s: how long a shutdown may take before what is left is killed.
+        processes: worker processes; None = one per device.
+        devices: ``auto``, or a comma-separated list such as ``cuda:0,cuda:1`` or ``cpu``.
+        providers: how to run the model, in order of preference.
+        decode_threads: threads that decode and tokenise, per process; None = one per usable core.
+        threads: threads that one model call may use on a CPU; None = usable cores shared by the processes.
+        allow_roots: names and directories from which ``{path}`` inputs may be read.
+        allow_urls: whether ``{url}`` inputs are fetched.
+        replace: take the queue over for another model, after it has drained.
+        set_limits: write these limits over the fleet's.
+        hooks: ``module:Class`` of ``clipfleet.worker.hooks.Hooks`` to look into the process.
+        log_level: a name of ``logging``.
+    """
+
+    redis_url: str = field(default="redis://localhost:6379", repr=False)
+    queue: str = limits.DEFAULT_QUEUE
+    prefix: str = limits.DEFAULT_PREFIX
+    model: str = "demo"
+    milvus_uri: str | None = None
+    milvus_token: str = field(default="", repr=False)
+    max_batch_size: int = 64
+    max_delay_ms: float = 10.0
+    capacity: int = limits.DEFAULT_CAPACITY
+    bulk_capacity: int | None = None
+    max_request_bytes: int = limits.DEFAULT_MAX_REQUEST_BYTES
+    max_queue_bytes: int = limits.DEFAULT_MAX_QUEUE_BYTES
+    lease_ms: int = limits.DEFAULT_LEASE_MS
+    max_deliveries: int = limits.DEFAULT_MAX_DELIVERIES
+    max_run_s: float = 120.0
+    grace_s: float = 10.0
+    processes: int | None = None
+    devices: str = "auto"
+    providers: tuple[str, ...] = ("tensorrt", "cuda", "cpu", "torch")
+    decode_threads: int | None = None
+    threads: int | None = None
+    allow_roots: dict[str, Path] = field(default_factory=dict)
+    allow_urls: bool = False
+    replace: bool = False
+    set_limits: bool = False
+    hooks: str | None = None
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, before anything is started.
+
+        Raises:
+            ValueError: which setting, and what it may be.
+            ProtocolError: a name that keys cannot hold.
+        """
+        _ = self.keys
+        _within("max_batch_size", self.max_batch_size, 1, 4096)
+        _within("max_delay_ms", self.max_delay_ms, 0, 60_000)
+        _within("capacity", self.capacity, 1, 100_000_000)
+        _within("lease_ms", self.lease_ms, 300, 3_600_000)
+        _within("max_deliveries", self.max_deliveries, 1, 100)
+        _within("max_run_s", self.max_run_s, 0.1, 86_400)
+        _within("grace_s", self.grace_s, 0, 3_600)
+        _within("processes", self.processes or 1, 1, 256)
+
+    @property
+    def keys(self) -> QueueKeys:
+        """The keys of the queue."""
+        return QueueKeys(self.queue, self.prefix)
+
+    def agreed(self, fingerprint: str, dimension: int) -> dict[str, str | int]:
+        """What all workers of a queue must say alike: the fields of the ``fleet`` hash."""
+        return {
+            "v": limits.VERSION,
+            "fingerprint": fingerprint,
+            "dimension": dimension,
+            "capacity": self.capacity,
+            "bulk_capacity": self.bulk_capacity if self.bulk_capacity is not None else int(self.capacity * 0.9),
+            "max_request_bytes": self.max_request_bytes,
+            "max_queue_bytes": self.max_queue_bytes,
+            "lease_ms": self.lease_ms,
+            "max_deliveries": self.max_deliveries,
+            "features": "store" if self.milvus_uri else "",
+        }
+
+    def to_message(self) -> dict[str, Any]:
+        """As a map that msgpack carries, for the process that runs it."""
+        return {**asdict(self), "allow_roots": {name: os.fspath(root) for name, root in self.allow_roots.items()}}
+
+    @classmethod
+    def of_message(cls, message: dict[str, Any]) -> WorkerConfig:
+        """The reverse of ``to_message``."""
+        roots = {name: Path(root) for name, root in message["allow_roots"].items()}
+        return cls(**{**message, "allow_roots": roots, "providers": tuple(message["providers"])})
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, by affinity; a container's quota is its affinity's business."""
+    return len(os.sched_getaffinity(0))
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be {low:g} to {high:g}, not {value:g}")

@@ -1,0 +1,181 @@
+"""What a supervisor says to and for the fleet: joining, leases, presence, and tidying up after the dead."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ResponseError
+
+from clipfleet.schemas.errors import ClipfleetError
+from clipfleet.schemas.limits import HANDBACK_CONSUMER
+from clipfleet.worker.patience import Patience
+from clipfleet.worker.stream import QueueStream, is_out_of_memory
+from clipfleet.worker.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clipfleet.worker.child import Child
+    from clipfleet.worker.config import WorkerConfig
+
+__all__ = ["ALIVE_MS", "Fleet", "FleetRefused"]
+
+log = logging.getLogger(__name__)
+
+PRESENCE_TTL_MS = 5_000
+ALIVE_MS = 5_000
+HEARTBEAT_WINDOW_S = 1.0
+TIDY_EVERY_S = 30.0
+FORGOTTEN_MS = 60_000  # a consumer without work that nobody has heard of for so long is nobody's
+OLDEST_SERVER = (6, 2)
+
+
+class FleetRefused(ClipfleetError):
+    """The worker cannot join: the text says what differs and what to do."""
+
+
+class Fleet:
+    """The supervisor's side of the queue, over one connection with a short timeout.
+
+    Args:
+        config: the worker's.
+    """
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        # Shorter than a third of the lease: a renewal that hangs must leave time for another.
+        self._wire = Wire(config.redis_url, timeout_s=min(2.0, config.lease_ms / 4000.0))
+        self.patience = Patience("speaking for the workers")
+        self._settled: dict[str, tuple[float, int]] = {}
+        self._rates: dict[str, float] = {}
+        self._tidy_at = 0.0
+
+    def check_server(self) -> None:
+        """Refuse a server that would lose requests, or that lacks what we use.
+
+        Raises:
+            FleetRefused: too old, or it evicts keys when it is full.
+        """
+        try:
+            info = self._info()
+        except Exception as error:
+            raise FleetRefused(f"Redis does not answer: {error}") from error
+        release = info.get("redis_version", "0")
+        if tuple(int(part) for part in release.split(".")[:2]) < OLDEST_SERVER:
+            raise FleetRefused(f"Redis {release} is too old: 6.2 or newer (or Valkey) is needed")
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise FleetRefused(
+                f"Redis has maxmemory-policy {policy}: it would drop requests and results when it is full. "
+                "Set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)"
+            )
+
+    def _info(self) -> dict[str, str]:
+        lines = b"\n".join(self._wire.batch([("INFO", "server"), ("INFO", "memory")])).decode().splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def join(self, child: Child) -> None:
+        """Agree with the fleet on limits and fingerprint, as its first worker or like the others.
+
+        Raises:
+            FleetRefused: something differs from what a living fleet agreed on.
+        """
+        config, keys = self._config, self._config.keys
+        agreed = config.agreed(child.facts["fingerprint"], child.facts["dimension"])
+        flat = [part for pair in agreed.items() for part in pair]
+        mode = "force" if config.set_limits or config.replace else ""
+        try:
+            differs = self._wire.call("join", [keys.fleet, keys.workers], [child.name, ALIVE_MS, mode, *flat])
+        except ResponseError as error:
+            if not is_out_of_memory(error):
+                raise
+            # A full Redis must drain: work under the limits that are there, and join when it has room again.
+            log.warning("Redis is full; joining without writing: %s", error)
+            differs = []
+        if differs:
+            triples = [[part.decode() for part in differs[i : i + 3]] for i in range(0, len(differs), 3)]
+            text = ", ".join(f"{name} is {theirs!r} there and {ours!r} here" for name, theirs, ours in triples)
+            raise FleetRefused(
+                f"queue {config.queue!r} is served by a fleet that differs: {text}. Start with the same settings, "
+                "change them for all with --set, or use another queue name; --replace takes the queue over"
+            )
+
+    def renew(self, consumer: str, held: Mapping[str, Sequence[str]]) -> set[str]:
+        """Lengthen leases; returns the stream ids that are the consumer's no longer."""
+        return self._stream(consumer).renew(held)
+
+    def release(self, consumer: str, held: Mapping[str, Mapping[str, int]], *, unrun: bool) -> None:
+        """Give back what a dead process held and remove its name."""
+        stream = self._stream(consumer)
+        for lane, entries in held.items():
+            counts = [(stream_id, count - 1 if unrun else count) for stream_id, count in entries.items()]
+            stream.hand_back(lane, counts, idle_ms=self._config.lease_ms)
+        stream.leave(consumer)
+        self._settled.pop(consumer, None)
+        self._rates.pop(consumer, None)
+
+    def heartbeat(self, children: Sequence[Child]) -> None:
+        """Say that these live, with their figures, and now and then tidy up after those who do not."""
+        keys = self._config.keys
+        for child in children:
+            presence = {**child.facts, **self._figures(child)}
+            flat = [part for pair in presence.items() for part in pair]
+            self._wire.call("heartbeat", [keys.workers, keys.worker(child.name)], [child.name, PRESENCE_TTL_MS, *flat])
+        if children:
+            self._publish_rate()
+            if not self._wire.command("EXISTS", keys.fleet):
+                for child in children:
+                    self.join(child)
+        if time.monotonic() >= self._tidy_at:
+            self._tidy_at = time.monotonic() + TIDY_EVERY_S
+            self._tidy({child.name for child in children})
+
+    def _figures(self, child: Child) -> dict[str, Any]:
+        stats = child.stats
+        now, settled = time.monotonic(), stats.get("settled", 0)
+        before, count = self._settled.get(child.name, (now, settled))
+        if now - before >= HEARTBEAT_WINDOW_S and settled > count:
+            # While it had nothing to do it was not slow: only busy stretches count.
+            sample = (settled - count) / (now - before)
+            known = self._rates.get(child.name)
+            self._rates[child.name] = sample if known is None else known + 0.3 * (sample - known)
+        if now - before >= HEARTBEAT_WINDOW_S or child.name not in self._settled:
+            self._settled[child.name] = (now, settled)
+        stages = stats.get("stages", {})
+        items = sum(stage["items"] for stage in stages.values())
+        batches = sum(stage["batches"] for stage in stages.values())
+        return {
+            "rate": round(self._rates.get(child.name, 0.0), 3),
+            "settled": settled,
+            "failed": stats.get("failed", 0),
+            "held": stats.get("held", 0),
+            "items": items,
+            "batches": batches,
+            "mean_batch": round(items / batches, 3) if batches else 0,
+        }
+
+    def _publish_rate(self) -> None:
+        """The fleet's rate, for ``retry_after``: the sum over all living workers, whoever writes it last."""
+        keys = self._config.keys
+        seconds, _ = self._wire.command("TIME")
+        living = self._wire.command("ZRANGEBYSCORE", keys.workers, int(seconds) * 1000 - ALIVE_MS, "+inf")
+        rates = self._wire.batch([("HGET", keys.worker(one.decode()), "rate") for one in living])
+        total = sum(float(rate) for rate in rates if isinstance(rate, bytes))
+        if total > 0:
+            self._wire.command("HSET", keys.fleet, "rate", round(total, 3))
+
+    def _tidy(self, ours: set[str]) -> None:
+        """Remove consumers that hold nothing and whose process is long gone (its machine died)."""
+        stream = self._stream("")
+        for consumer in stream.idle_consumers(FORGOTTEN_MS) - ours - {HANDBACK_CONSUMER}:
+            if not self._wire.command("EXISTS", self._config.keys.worker(consumer)):
+                stream.leave(consumer)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._wire.close()
+
+    def _stream(self, consumer: str) -> QueueStream:
+        return QueueStream(self._wire, self._config.keys, consumer)

@@ -1,0 +1,226 @@
+"""The thread that reads: as much as there is room for, suspects alone, nothing that need not be run.
+
+Its loop: keep the clock · take over what others left · wait for room · read · sort out · submit.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from redis.exceptions import ResponseError
+
+from clipfleet.batching import Lane as Priority
+from clipfleet.pipeline.work import Work
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.keys import Lane
+from clipfleet.worker.connection import LOST
+from clipfleet.worker.entry import Entry, open_entry
+from clipfleet.worker.incident import incident
+from clipfleet.worker.patience import Patience
+from clipfleet.worker.settler import Outcome
+from clipfleet.worker.stream import is_group_lost, is_out_of_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clipfleet.worker.config import WorkerConfig
+    from clipfleet.worker.context import Context
+    from clipfleet.worker.engine import Engine
+    from clipfleet.worker.stream import Delivery
+
+__all__ = ["Intake"]
+
+log = logging.getLogger(__name__)
+
+RECLAIM_EVERY_S = 1.0
+BLOCK_MS = 1_000
+BULK_SHARE = 8
+PARK_MS = 1_000
+
+
+class Intake:
+    """Owns the reading connection.
+
+    Args:
+        config: the worker's.
+        context: what the process shares.
+        engine: where works go.
+    """
+
+    def __init__(self, config: WorkerConfig, context: Context, engine: Engine) -> None:
+        self._config = config
+        self._context = context
+        self._engine = engine
+        self._stream = context.connect()
+        self._patience = Patience("reading the queue", context.stop)
+        self._most = 2 * config.max_batch_size
+        self._reclaim_at = 0.0
+        self._cursors = dict.fromkeys(config.keys.lanes, "-")
+        self._suspects = False
+        self._ensured = False
+
+    def run(self) -> None:
+        """The thread's loop; ends when the process stops."""
+        while not self._context.stop.is_set():
+            try:
+                self._step()
+            except LOST as error:
+                self._ensured = False
+                self._patience.trouble(error)
+            except ResponseError as error:
+                # FLUSHALL and failover take the group away under a blocked reader; at maxmemory it cannot be made.
+                if not (is_group_lost(error) or is_out_of_memory(error)):
+                    raise
+                self._ensured = False
+                self._patience.trouble(error)
+
+    def _step(self) -> None:
+        context = self._context
+        if not self._ensured:
+            self._stream.ensure_groups()
+            self._ensured = True
+        if context.clock.stale:
+            context.clock.set(*self._stream.server_ms())
+        if self._suspects or time.monotonic() >= self._reclaim_at:
+            self._reclaim()
+            self._patience.fine()
+        if self._suspects or not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S):
+            return
+        self._accept(self._read())
+        self._patience.fine()
+
+    # Reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> list[Delivery]:
+        """What is there, interactive first and a share for bulk; or the first entry that comes."""
+        room = self._room()
+        interactive, bulk = self._config.keys.lanes
+        reserved = max(1, room // BULK_SHARE) if room > 1 else 0
+        found = self._stream.read({interactive: room - reserved, bulk: reserved})
+        left = room - len(found)
+        if found:
+            # One lane may have had less than its share; what is left of the room goes to the other.
+            if left > 0 and len(found) >= min(room - reserved, reserved):
+                found += self._stream.read({interactive: left})
+                found += self._stream.read({bulk: room - len(found)})
+            return found
+        return self._stream.wait(BLOCK_MS)
+
+    def _room(self) -> int:
+        return self._most - self._context.ledger.active
+
+    def _reclaim(self) -> None:
+        """Take over entries whose lease ran out: handed back ones as far as there is room, suspects one by one.
+
+        A suspect is run when this process holds nothing else (what waits for the store has survived the device and
+        does not count), and before new work: so a request that kills costs a bystander one solo run, and no more.
+        """
+        ledger, config = self._context.ledger, self._config
+        solo = self._suspects and ledger.wait_active(0, RECLAIM_EVERY_S)
+        if self._suspects and not solo:
+            return
+        suspects = 0
+        for lane in config.keys.lanes:
+            reclaimed = self._stream.reclaim(
+                lane,
+                lease_ms=config.lease_ms,
+                room=max(0, self._room()),
+                max_deliveries=config.max_deliveries,
+                solo=solo and ledger.active == 0,
+                cursor=self._cursors[lane],
+            )
+            self._cursors[lane] = reclaimed.cursor
+            suspects += reclaimed.suspects
+            self._accept([one for one in reclaimed.deliveries if one.stream_id not in ledger])
+        self._suspects = suspects > 0
+        self._reclaim_at = time.monotonic() + RECLAIM_EVERY_S
+
+    # Sorting out --------------------------------------------------------------------------------------------------
+
+    def _accept(self, deliveries: Sequence[Delivery]) -> None:
+        if not deliveries:
+            return
+        now = time.monotonic()
+        entries = [
+            open_entry(
+                one.lane,
+                one.stream_id,
+                one.fields,
+                self._config.keys,
+                deliveries=one.deliveries,
+                read_at=now,
+                max_bytes=self._config.max_request_bytes,
+            )
+            for one in deliveries
+        ]
+        self._context.ledger.add(entries)
+        cancelled = self._stream.cancelled([entry.id for entry in entries])
+        outcomes: list[Outcome] = []
+        works: list[Work] = []
+        for entry, unwanted in zip(entries, cancelled, strict=True):
+            outcome = self._verdict(entry, unwanted=unwanted)
+            if outcome is not None:
+                outcomes.append(outcome)
+            else:
+                entry.payload = b""  # needed for dead letters alone; the request holds what is run
+                self._plan(entry, works, outcomes)
+        self._context.settler.put(outcomes)
+        self._engine.submit(self._storable(works))
+
+    def _verdict(self, entry: Entry, *, unwanted: bool) -> Outcome | None:
+        """How an entry ends without being run, or None."""
+        if entry.deliveries > self._config.max_deliveries:
+            text = f"{ErrorCode.POISONED.meaning} ({entry.deliveries - 1} times)"
+            return Outcome(entry, error_for(ErrorCode.POISONED, text, request_id=entry.id), bury=True)
+        if entry.invalid is not None:
+            return Outcome(entry, entry.invalid, bury=True)
+        if unwanted:
+            return Outcome(entry, error_for(ErrorCode.CANCELLED, request_id=entry.id))
+        if self._context.clock.now_ms() >= entry.deadline_ms:
+            # What was parked for an absent store did not simply come too late.
+            stored = self._engine.store_troubled and entry.request is not None and _uses_store(entry)
+            return Outcome(entry, error_for(ErrorCode.STORE_FAILED if stored else ErrorCode.EXPIRED))
+        return None
+
+    def _plan(self, entry: Entry, works: list[Work], outcomes: list[Outcome]) -> None:
+        request = entry.request
+        assert request is not None  # noqa: S101  (an entry without a request has a verdict)
+        planner = self._engine.pipelines.plans.get(request.pipeline)
+        try:
+            if planner is None:
+                served = ", ".join(sorted(self._engine.pipelines.plans))
+                raise error_for(
+                    ErrorCode.UNKNOWN_PIPELINE, f"{request.pipeline!r} is not served here; this worker serves {served}"
+                )
+            plan = planner(request)
+        except RequestFailed as error:
+            outcomes.append(Outcome(entry, error))
+            return
+        except Exception as unforeseen:  # noqa: BLE001  (a pipeline's code on a stranger's inputs)
+            outcomes.append(Outcome(entry, incident(unforeseen, ErrorCode.INTERNAL, entry.id)))
+            return
+        bulk = entry.lane == self._config.keys.lane(Lane.BULK)
+        priority = Priority.BULK if bulk else Priority.INTERACTIVE
+        works.append(Work(request, plan, entry, self._enqueued_at(entry), priority, plan.value, mark=entry.read_at))
+
+    def _enqueued_at(self, entry: Entry) -> float:
+        """When its age began, by the monotonic clock: at most ``max_delay`` ago, since older is no more overdue."""
+        age_ms = self._context.clock.now_ms() - entry.enqueued_ms
+        return entry.read_at - min(max(age_ms, 0.0), self._config.max_delay_ms) / 1000.0
+
+    def _storable(self, works: list[Work]) -> list[Work]:
+        """Leave works for a full store in the queue, resting a while: embeddings must not wait behind them."""
+        if not self._engine.store_full:
+            return works
+        parked = [work.entry for work in works if work.plan.needs_store]
+        for lane in self._config.keys.lanes:
+            ids = [(entry.stream_id, entry.deliveries - 1) for entry in parked if entry.lane == lane]
+            self._stream.hand_back(lane, ids, idle_ms=max(0, self._config.lease_ms - PARK_MS))
+        self._context.ledger.remove(parked)
+        return [work for work in works if not work.plan.needs_store]
+
+
+def _uses_store(entry: Entry) -> bool:
+    return entry.request is not None and entry.request.pipeline in {"index_image", "search", "delete"}

@@ -1,0 +1,77 @@
+"""Run a batch so that one bad item costs its neighbours nothing.
+
+A model call that raises says nothing about which item made it raise. So the batch is halved until the guilty item
+stands alone: for one among 64 that is 12 more calls, and the innocent are answered by all but one of them. Out of
+memory is no item's fault: the size that failed is remembered and never tried again by this process.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.worker.incident import incident
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clipfleet.pipeline.work import Work
+
+__all__ = ["Isolator"]
+
+log = logging.getLogger(__name__)
+Run = "Callable[[Sequence[Work]], Sequence[Any]]"
+
+
+class Isolator:
+    """One batch stage's calls.
+
+    Args:
+        run: the stage.
+        is_out_of_memory: tells the device's lack of memory from other errors.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Work]], Sequence[Any]],
+        is_out_of_memory: Callable[[Exception], bool],
+    ) -> None:
+        self._run = run
+        self._is_out_of_memory = is_out_of_memory
+        self.most: int | None = None  # items that the device is known to have memory for
+
+    def __call__(self, batch: Sequence[Work]) -> list[Any]:
+        """One value or ``RequestFailed`` per item, in order; never raises for an item."""
+        size = self.most or len(batch)
+        values: list[Any] = []
+        start = 0
+        while start < len(batch):
+            part = batch[start : start + size]
+            values += self._attempt(part)
+            start += len(part)
+            size = min(size, self.most or size)
+        return values
+
+    def _attempt(self, batch: Sequence[Work]) -> list[Any]:
+        try:
+            values = self._run(batch)
+            if len(values) != len(batch):
+                raise error_for(ErrorCode.MODEL_FAILED, f"{len(values)} outputs for {len(batch)} inputs")
+            return list(values)
+        except Exception as error:  # noqa: BLE001  (whatever foreign code raises is about this batch)
+            return self._failed(batch, error)
+
+    def _failed(self, batch: Sequence[Work], error: Exception) -> list[Any]:
+        memory = self._is_out_of_memory(error)
+        if len(batch) > 1:
+            half = (len(batch) + 1) // 2
+            if memory:
+                self.most = min(self.most or half, half)
+                log.warning("out of memory with a batch of %d; %d from now on", len(batch), self.most)
+            return self._attempt(batch[:half]) + self._attempt(batch[half:])
+        if memory:
+            return [error_for(ErrorCode.OUT_OF_MEMORY, "the device has no memory for this item alone")]
+        if isinstance(error, RequestFailed):
+            return [error]
+        return [incident(error, ErrorCode.MODEL_FAILED, batch[0].request.id)]

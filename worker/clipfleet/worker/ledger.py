@@ -1,0 +1,121 @@
+"""What this process holds: one book for the leases, the room to read more, and the stopping of it all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from clipfleet.worker.entry import Entry
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """The entries that are held, from reading until they are settled, lost or handed back.
+
+    An entry is *active* while it is decoded, batched or run; one that waits for the store is held but takes no room,
+    so that an unreachable Milvus does not stop embeddings.
+
+    Args:
+        lease_s: how long an entry is ours without a renewal.
+        report: told of every change, ``(added, removed)``, before it takes effect for added ones: the supervisor
+            renews what was reported, and must know of an entry before it is worked on.
+    """
+
+    def __init__(self, lease_s: float, report: Callable[[list[Entry], list[Entry]], None]) -> None:
+        self._lease_s = lease_s
+        self._report = report
+        self._held: dict[str, Entry] = {}
+        self._stored: set[str] = set()
+        self._changed = threading.Condition()
+        self._wanted = 0
+        self._renewed_at = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, stream_id: str) -> bool:
+        return stream_id in self._held
+
+    @property
+    def active(self) -> int:
+        """Entries that take room: held, and not with the store."""
+        return len(self._held) - len(self._stored)
+
+    @property
+    def stored(self) -> int:
+        """Entries that wait for the store."""
+        return len(self._stored)
+
+    def add(self, entries: list[Entry]) -> None:
+        """Hold entries."""
+        self._report(entries, [])
+        with self._changed:
+            self._held.update((entry.stream_id, entry) for entry in entries)
+
+    def to_store(self, entries: Iterable[Entry]) -> None:
+        """These wait for the store from now on."""
+        with self._changed:
+            self._stored.update(entry.stream_id for entry in entries if entry.stream_id in self._held)
+            self._wake()
+
+    def remove(self, entries: Iterable[Entry]) -> None:
+        """Hold them no longer: settled, lost or handed back."""
+        with self._changed:
+            gone = [entry for entry in entries if self._held.pop(entry.stream_id, None) is not None]
+            self._stored.difference_update(entry.stream_id for entry in gone)
+            self._wake()
+        self._report([], gone)
+
+    def forget(self, stream_ids: Iterable[str]) -> None:
+        """These were reclaimed by another worker or settled by one."""
+        with self._changed:
+            entries = [self._held[one] for one in stream_ids if one in self._held]
+        self.remove(entries)
+
+    def held(self) -> list[Entry]:
+        """Everything held, oldest first."""
+        with self._changed:
+            return list(self._held.values())
+
+    def wait_active(self, most: int, timeout_s: float) -> bool:
+        """Block until at most ``most`` entries are active; False after ``timeout_s``."""
+        give_up = time.monotonic() + timeout_s
+        with self._changed:
+            self._wanted += 1
+            try:
+                while self.active > most:
+                    left = give_up - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._changed.wait(left)
+                return True
+            finally:
+                self._wanted -= 1
+
+    def wake(self) -> None:
+        """Let everybody who waits look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def renewed(self, at: float) -> None:
+        """All that was held at ``at`` (monotonic, s) and is still in the book had its lease renewed then."""
+        self._renewed_at = max(self._renewed_at, at)
+
+    def stale(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those whose lease may have run out: this process, its supervisor or Redis was away for a while.
+
+        They must be asked about (``renew.lua`` tells the owner) before the device or the store is used for them.
+        """
+        oldest = time.monotonic() - 0.8 * self._lease_s
+        if self._renewed_at > oldest:
+            return []
+        return [entry for entry in entries if entry.read_at < oldest]
+
+    def _wake(self) -> None:
+        if self._wanted:
+            self._changed.notify_all()

@@ -1,0 +1,180 @@
+"""One worker process: load, say what it is, work until told to stop. Started by the supervisor.
+
+Order of a shutdown: stop reading · finish what is on the device and with the store · settle it · hand the rest back ·
+exit. Reading stops first, since whatever is read after that would only be handed back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from clipfleet.schemas.errors import ClipfleetError
+from clipfleet.worker.assembly import Assembled, assemble
+from clipfleet.worker.clock import ServerClock
+from clipfleet.worker.config import WorkerConfig
+from clipfleet.worker.connection import LOST
+from clipfleet.worker.context import Context
+from clipfleet.worker.control import CANNOT_START, Channel
+from clipfleet.worker.engine import Engine
+from clipfleet.worker.guard import start_thread
+from clipfleet.worker.intake import Intake
+from clipfleet.worker.ledger import Ledger
+from clipfleet.worker.parent import die_with_parent
+from clipfleet.worker.report import Reporter
+from clipfleet.worker.settler import Settler
+from clipfleet.worker.stream import QueueStream
+from clipfleet.worker.wire import Wire
+
+if TYPE_CHECKING:
+    from clipfleet.worker.entry import Entry
+
+__all__ = ["main"]
+
+log = logging.getLogger(__name__)
+STATS_EVERY_S = 1.0
+
+
+def main(channel_fd: int) -> int:
+    """Be the worker process at the end of the socket ``channel_fd``; returns its exit code."""
+    # The supervisor decides when to stop; a Ctrl-C reaches the whole group, and must not cut a model call short.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=channel_fd))
+    kind, settings, name, device, log_level, parent_pid = channel.receive()
+    assert kind == "config"  # noqa: S101  (both ends are of one release)
+    die_with_parent(parent_pid)
+    _log_to_stderr(name, log_level)
+    config = WorkerConfig.of_message(settings)
+    try:
+        assembled = assemble(config, device)
+    except (ClipfleetError, ImportError, OSError, ValueError) as error:
+        channel.send("failed", f"{type(error).__name__}: {error}")
+        return CANNOT_START
+    channel.send("ready", assembled.facts)
+    return Process(config, name, channel, assembled).run()
+
+
+class Process:
+    """The running parts of one worker process."""
+
+    def __init__(self, config: WorkerConfig, name: str, channel: Channel, assembled: Assembled) -> None:
+        self._config = config
+        self._name = name
+        self._channel = channel
+        self._reporter = Reporter(channel)
+        self._ledger = Ledger(config.lease_ms / 1000.0, self._reporter.holding)
+        self._settler = Settler(self._connect(), self._ledger, assembled.hooks)
+        self._context = Context(
+            ledger=self._ledger,
+            settler=self._settler,
+            clock=ServerClock(),
+            hooks=assembled.hooks,
+            connect=self._connect,
+            calling=self._reporter.calling,
+            is_out_of_memory=assembled.is_out_of_memory,
+        )
+        self._engine = Engine(
+            assembled.pipelines,
+            self._context,
+            decode_threads=assembled.decode_threads,
+            store_limit=4 * config.max_batch_size,
+        )
+        self._intake = Intake(config, self._context, self._engine)
+
+    def run(self) -> int:
+        """Work until told to stop."""
+        reading = self._await_go()
+        if reading is None:
+            return 0
+        settling = start_thread("settle", self._settler.run)
+        self._engine.start()
+        intake = start_thread("intake", self._intake.run)
+        self._serve_supervisor()
+        self._context.stop.set()
+        self._ledger.wake()
+        intake.join()
+        self._engine.stop()
+        self._settler.close()
+        settling.join()
+        self._hand_back(self._ledger.held())
+        return 0
+
+    def _connect(self) -> QueueStream:
+        return QueueStream(Wire(self._config.redis_url), self._config.keys, self._name)
+
+    def _await_go(self) -> bool | None:
+        while True:
+            message = self._channel.receive()
+            if message[0] == "go":
+                return True
+            if message[0] == "stop":
+                return None
+
+    def _serve_supervisor(self) -> None:
+        """Take its messages and send it figures, until it says stop."""
+        stats_at = 0.0
+        while True:
+            if self._channel.poll(max(0.0, stats_at - time.monotonic())):
+                kind, *rest = self._channel.receive()
+                if kind == "stop":
+                    return
+                if kind == "renewed":
+                    at, lost = rest
+                    self._ledger.forget(lost)
+                    self._ledger.renewed(at)
+            if time.monotonic() >= stats_at:
+                stats_at = time.monotonic() + STATS_EVERY_S
+                self._channel.send("stats", self._stats())
+
+    def _stats(self) -> dict[str, Any]:
+        stages = self._engine.stats()
+        sizes: dict[int, int] = {}
+        for stats in stages.values():
+            for size, count in stats.sizes.items():
+                sizes[size] = sizes.get(size, 0) + count
+        return {
+            "settled": self._settler.settled,
+            "failed": self._settler.failed,
+            "held": len(self._ledger),
+            "stages": {
+                name: {
+                    "batches": sum(stats.sizes.values()),
+                    "items": stats.items,
+                    "waiting": stats.waiting,
+                    "reasons": {str(reason): count for reason, count in stats.batches.items()},
+                }
+                for name, stats in stages.items()
+            },
+        }
+
+    def _hand_back(self, entries: list[Entry]) -> None:
+        """Give undone work back at once, its delivery count as if it had not been read."""
+        stream = self._connect()
+        for lane in self._config.keys.lanes:
+            mine = [(entry.stream_id, entry.deliveries - 1) for entry in entries if entry.lane == lane]
+            try:
+                stream.hand_back(lane, mine, idle_ms=self._config.lease_ms)
+            except LOST as error:
+                log.warning("%d requests could not be handed back; their leases will run out: %s", len(mine), error)
+        stream.wire.close()
+        self._ledger.remove(entries)
+
+
+def _log_to_stderr(name: str, level: str) -> None:
+    from clipfleet.worker.logs import configure  # noqa: PLC0415  (the supervisor configures its own)
+
+    configure(level, worker=name)
+
+
+if __name__ == "__main__":
+    threading.current_thread().name = "supervised"
+    code = main(int(sys.argv[1]))
+    sys.stderr.flush()
+    # The interpreter's own shutdown joins nothing we need and may wait for a store call that hangs.
+    os._exit(code)

@@ -1,0 +1,155 @@
+"""The last step: results go out, requests leave the queue; many in one round trip."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
+from clipfleet.schemas.result import encode_failure, encode_success
+from clipfleet.worker.connection import LOST
+from clipfleet.worker.letters import dead_letter
+from clipfleet.worker.patience import Patience
+from clipfleet.worker.stream import Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from clipfleet.worker.entry import Entry
+    from clipfleet.worker.hooks import Hooks
+    from clipfleet.worker.ledger import Ledger
+    from clipfleet.worker.stream import QueueStream
+
+__all__ = ["Outcome", "Settler"]
+
+log = logging.getLogger(__name__)
+MOST_AT_ONCE = 512
+
+
+class Outcome(NamedTuple):
+    """How one request ended: outputs, or an error; ``bury`` makes a dead letter of it too."""
+
+    entry: Entry
+    error: RequestFailed | None = None
+    outputs: dict[str, Any] | None = None
+    model: str = ""
+    notes: dict[str, Any] | None = None
+    timing: dict[str, float] | None = None
+    bury: bool = False
+
+
+class Settler:
+    """Owns the settling connection; run in one thread, fed by all.
+
+    A settlement whose answer was lost is sent again: the script finds it settled and changes nothing.
+    """
+
+    def __init__(self, stream: QueueStream, ledger: Ledger, hooks: Hooks) -> None:
+        self._stream = stream
+        self._ledger = ledger
+        self._hooks = hooks
+        self._queue: queue.SimpleQueue[list[Outcome] | None] = queue.SimpleQueue()
+        self._patience = Patience("settling")
+        self.settled = 0
+        self.failed = 0
+
+    def put(self, outcomes: list[Outcome]) -> None:
+        """Settle these; never blocks."""
+        if outcomes:
+            self._queue.put(outcomes)
+
+    def close(self) -> None:
+        """Let ``run`` return once everything put before is settled."""
+        self._queue.put(None)
+
+    def run(self) -> None:
+        """The thread's loop."""
+        closing = False
+        while not closing:
+            waiting: list[Outcome] = []
+            first = self._queue.get()
+            while True:
+                if first is None:
+                    closing = True
+                else:
+                    waiting += first
+                if closing or len(waiting) >= MOST_AT_ONCE or self._queue.empty():
+                    break
+                first = self._queue.get()
+            for start in range(0, len(waiting), MOST_AT_ONCE):
+                self._settle(waiting[start : start + MOST_AT_ONCE])
+
+    def _settle(self, outcomes: Sequence[Outcome]) -> None:
+        self._hooks.before_settle(len(outcomes))
+        settlements = [self._settlement(outcome) for outcome in outcomes]
+        replies = self._send(settlements)
+        again = [
+            self._buried(outcome, reply)
+            for outcome, reply in zip(outcomes, replies, strict=True)
+            if isinstance(reply, Exception)
+        ]
+        if again:
+            for reply in self._send(again):
+                if isinstance(reply, Exception):
+                    log.error("a request could not be settled: %s", reply)
+        self.settled += len(outcomes)
+        self.failed += sum(1 for outcome in outcomes if outcome.error is not None)
+        self._ledger.remove([outcome.entry for outcome in outcomes])
+
+    def _send(self, settlements: Sequence[Settlement]) -> list[int | Exception]:
+        while True:
+            try:
+                replies = self._stream.settle(settlements)
+            except LOST as error:
+                self._patience.trouble(error)
+                continue
+            self._patience.fine()
+            return replies
+
+    def _settlement(self, outcome: Outcome) -> Settlement:
+        entry, error = outcome.entry, outcome.error
+        envelope = entry.envelope
+        result = self._encoded(outcome)
+        owned = error is not None and error.code.needs_owner
+        return Settlement(
+            entry.lane,
+            entry.stream_id,
+            entry.size,
+            self._stream.consumer if owned else "",
+            envelope.reply_to if envelope else self._stream.keys.dead,
+            result,
+            envelope.reply_ttl_ms if envelope else 0,
+            dead_letter(entry, error) if outcome.bury and error is not None else (),
+        )
+
+    @staticmethod
+    def _encoded(outcome: Outcome) -> bytes:
+        entry, error = outcome.entry, outcome.error
+        if error is not None:
+            return encode_failure(entry.id, error)
+        try:
+            return encode_success(
+                entry.id,
+                outcome.outputs or {},
+                model=outcome.model,
+                notes=outcome.notes,
+                timing={**(outcome.timing or {}), "total": round((time.monotonic() - entry.read_at) * 1000.0, 3)},
+            )
+        except ProtocolError as unfit:
+            return encode_failure(entry.id, error_for(ErrorCode.INTERNAL, f"the outputs cannot be sent: {unfit}"))
+
+    def _buried(self, outcome: Outcome, reply: Exception) -> Settlement:
+        """What becomes of an answer that the script refused: its ``reply_to`` holds something else than a list."""
+        if not isinstance(reply, ResponseError):
+            raise reply
+        log.warning("request %s cannot be answered: %s", outcome.entry.id, reply)
+        error = outcome.error or error_for(ErrorCode.BAD_REQUEST, f"its reply_to cannot be written: {reply}")
+        entry = outcome.entry
+        return Settlement(
+            entry.lane, entry.stream_id, entry.size, "", self._stream.keys.dead, b"", 0, dead_letter(entry, error)
+        )

@@ -1,0 +1,116 @@
+"""The threads that ask the store. It may be away for minutes: works wait, leases are kept, deadlines hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clipfleet.batching import Closed
+from clipfleet.schemas.errors import ErrorCode, RequestFailed
+from clipfleet.worker.connection import LOST
+from clipfleet.worker.incident import incident
+from clipfleet.worker.patience import Patience
+from clipfleet.worker.settler import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clipfleet.batching import BatcherGroup
+    from clipfleet.pipeline.stage import BatchStage
+    from clipfleet.pipeline.work import Work
+    from clipfleet.worker.context import Context
+
+__all__ = ["StoreLoop"]
+
+LOOK_AGAIN_S = 1.0  # while the store is away, at least this often somebody's deadline is looked at
+
+
+class StoreLoop:
+    """Runs the stages of one store resource; arguments as for ``DeviceLoop``.
+
+    While the store is away the loop holds what it took, adds what has come since to the next attempt, and ends each
+    work at its deadline with ``store_failed``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        group: BatcherGroup,
+        stages: Mapping[str, BatchStage],
+        context: Context,
+        advance: Callable[[Sequence[Work], Sequence[Any]], None],
+    ) -> None:
+        self.name = name
+        self.troubled = False
+        self._group = group
+        self._stages = stages
+        self._context = context
+        self._advance = advance
+        self._stream = context.connect()
+        self._patience = Patience(f"{name} leases", context.stop)
+
+    def run(self) -> None:
+        """The thread's loop; ends when the group is closed, leaving undone what waits for an absent store."""
+        while True:
+            try:
+                taken = self._group.take()
+            except Closed:
+                return
+            if taken is not None:
+                name, batch = taken
+                self._insist(name, batch.items)
+                batch.done()
+
+    def _insist(self, name: str, works: list[Work]) -> None:
+        from clipfleet.store import StoreUnavailable, retry_delay  # noqa: PLC0415  (there is a store stage: loaded)
+
+        attempt = 0
+        while works and not self._context.stop.is_set():
+            works = self._in_time(works)
+            try:
+                works = self._context.owned(self._stream, works)
+                if not works:
+                    break
+                values = self._call(name, works)
+            except StoreUnavailable as error:
+                self.troubled = True
+                delay = retry_delay(error, attempt)
+                attempt += 1
+                self._context.stop.wait(min(LOOK_AGAIN_S, LOOK_AGAIN_S if delay is None else delay))
+                works += self._group[name].drain()
+            except LOST as error:
+                self._patience.trouble(error)
+            else:
+                self.troubled = False
+                self._patience.fine()
+                self._advance(works, values)
+                return
+
+    def _call(self, name: str, works: list[Work]) -> Sequence[Any]:
+        from clipfleet.store import StoreUnavailable  # noqa: PLC0415
+
+        hooks = self._context.hooks
+        hooks.before_store(name, works)
+        try:
+            values = self._stages[name].run(works)
+        except (StoreUnavailable, *LOST):
+            raise
+        except RequestFailed as error:
+            return [error] * len(works)
+        except Exception as unforeseen:  # noqa: BLE001  (foreign code; the row may have been written)
+            return [incident(unforeseen, ErrorCode.STORE_FAILED, work.request.id) for work in works]
+        for work in works:
+            work.lap("store")
+        hooks.after_store(name, works)
+        return values
+
+    def _in_time(self, works: list[Work]) -> list[Work]:
+        late: list[Outcome] = []
+        left: list[Work] = []
+        for work in works:
+            error = self._context.late(work, ErrorCode.STORE_FAILED)
+            if error is None:
+                left.append(work)
+            else:
+                late.append(Outcome(work.entry, error=error))
+        self._context.settler.put(late)
+        return left

@@ -1,0 +1,221 @@
+"""A queue as a worker sees it: the only module of the worker that speaks Redis streams.
+
+Every operation that must not be half done is one of the protocol's scripts (``clipfleet/schemas/lua``); the life of a
+request through them is told in docs/lifecycle.md.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from clipfleet.schemas.limits import GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from clipfleet.schemas.keys import QueueKeys
+    from clipfleet.worker.wire import Wire
+
+__all__ = ["Delivery", "QueueStream", "Reclaimed", "Settlement", "is_group_lost", "is_out_of_memory"]
+
+
+class Delivery(NamedTuple):
+    """One delivered entry: where it is, what it holds, how often it was delivered."""
+
+    lane: str
+    stream_id: str
+    fields: dict[bytes, bytes]
+    deliveries: int
+
+
+class Reclaimed(NamedTuple):
+    """What a reclaim gave: entries, how many suspects were left alone, and where to go on."""
+
+    deliveries: list[Delivery]
+    suspects: int
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One request's end, as ``settle.lua`` takes it.
+
+    Attributes:
+        lane: key of its lane.
+        stream_id: its entry.
+        size: bytes to take off the queue's account.
+        owner: the consumer that must still own it; empty = whoever is first.
+        reply_to: the key of the result.
+        result: its bytes.
+        reply_ttl_ms: its life; 0 = nobody can be answered.
+        letter: fields of a dead letter, or none.
+    """
+
+    lane: str
+    stream_id: str
+    size: int
+    owner: str
+    reply_to: str
+    result: bytes
+    reply_ttl_ms: int
+    letter: Sequence[str | int | bytes] = ()
+
+
+class QueueStream:
+    """The lanes of one queue, read and settled over one connection.
+
+    Args:
+        wire: the connection; used by one thread.
+        keys: of the queue.
+        consumer: the worker's name in the group.
+    """
+
+    def __init__(self, wire: Wire, keys: QueueKeys, consumer: str) -> None:
+        self.wire = wire
+        self.keys = keys
+        self.consumer = consumer
+
+    def ensure_groups(self) -> None:
+        """Create the group on both lanes where it is missing, from the first entry on.
+
+        Raises:
+            ResponseError: for another reason than that it exists; at ``maxmemory`` an existing group is enough.
+        """
+        for lane in self.keys.lanes:
+            try:
+                self.wire.command("XGROUP", "CREATE", lane, GROUP, "0", "MKSTREAM")
+            except ResponseError as error:
+                if "BUSYGROUP" in str(error):
+                    continue
+                if not (is_out_of_memory(error) and self._has_group(lane)):
+                    raise
+
+    def _has_group(self, lane: str) -> bool:
+        try:
+            groups = self.wire.command("XINFO", "GROUPS", lane)
+        except ResponseError:
+            return False
+        return any(GROUP.encode() in group for group in groups)
+
+    def server_ms(self) -> tuple[float, float, float]:
+        """The server's clock (unix ms), and the monotonic times (s) before and after asking."""
+        before = time.monotonic()
+        seconds, micros = self.wire.command("TIME")
+        return int(seconds) * 1000 + int(micros) / 1000, before, time.monotonic()
+
+    def read(self, counts: Mapping[str, int]) -> list[Delivery]:
+        """New entries that are there, at most ``counts[lane]`` of each lane, in one round trip."""
+        commands = [
+            ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", count, "STREAMS", lane, ">")
+            for lane, count in counts.items()
+            if count > 0
+        ]
+        return [one for reply in self.wire.batch(commands) for one in _deliveries(reply)] if commands else []
+
+    def wait(self, block_ms: int) -> list[Delivery]:
+        """Block until an entry comes in any lane; Redis wakes a blocked reader with one, whatever COUNT says."""
+        lanes = self.keys.lanes
+        marks = (">",) * len(lanes)
+        reply = self.wire.command(
+            *("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1, "BLOCK", block_ms, "STREAMS", *lanes, *marks)
+        )
+        return list(_deliveries(reply))
+
+    def reclaim(
+        self, lane: str, *, lease_ms: int, room: int, max_deliveries: int, solo: bool, cursor: str = "-"
+    ) -> Reclaimed:
+        """Take over entries whose lease has run out (``reclaim.lua``)."""
+        after, suspects, entries = self.wire.call(
+            "reclaim", [lane], [self.consumer, lease_ms, room, max_deliveries, int(solo), cursor]
+        )
+        deliveries = [
+            Delivery(lane, stream_id.decode(), _fields(fields), count) for stream_id, fields, count in entries
+        ]
+        return Reclaimed(deliveries, suspects, after.decode())
+
+    def cancelled(self, request_ids: Sequence[str]) -> list[bool]:
+        """Which of the requests are not wanted any more."""
+        if not request_ids:
+            return []
+        replies = self.wire.command("MGET", *[self.keys.cancel(one) for one in request_ids])
+        return [reply is not None for reply in replies]
+
+    def renew(self, held: Mapping[str, Sequence[str]]) -> set[str]:
+        """Lengthen the leases of ``held`` (stream ids by lane); returns the ids that are ours no longer."""
+        calls = [("renew", [lane], [self.consumer, *ids]) for lane, ids in held.items() if ids]
+        lost: set[str] = set()
+        for reply in self.wire.call_many(calls) if calls else []:
+            if isinstance(reply, Exception):
+                raise reply
+            lost.update(one.decode() for one in reply)
+        return lost
+
+    def hand_back(self, lane: str, entries: Iterable[tuple[str, int]], *, idle_ms: int) -> int:
+        """Give entries back to the queue (``handback.lua``).
+
+        Args:
+            lane: where they are.
+            entries: stream id and the delivery count to leave behind.
+            idle_ms: the lease, so that they may be reclaimed at once; less, so that they rest for the difference.
+
+        Returns:
+            How many were still ours.
+        """
+        flat = [part for entry in entries for part in entry]
+        return int(self.wire.call("handback", [lane], [self.consumer, idle_ms, *flat])) if flat else 0
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[int | Exception]:
+        """End requests, each atomically, all in one round trip: 1 settled now, 0 before, -1 not the owner."""
+        keys = self.keys
+        return self.wire.call_many(
+            [
+                (
+                    "settle",
+                    (one.lane, keys.other_lane(one.lane), keys.bytes, one.reply_to, keys.dead),
+                    (one.stream_id, one.size, one.owner, one.result, one.reply_ttl_ms, *one.letter),
+                )
+                for one in settlements
+            ]
+        )
+
+    def leave(self, consumer: str) -> bool:
+        """Remove a consumer that holds nothing; False when it still holds something."""
+        keys = [*self.keys.lanes, self.keys.workers, self.keys.worker(consumer)]
+        return bool(self.wire.call("leave", keys, [consumer]) == 0)
+
+    def idle_consumers(self, min_idle_ms: int) -> set[str]:
+        """Names in the group that hold nothing and have not been heard of for ``min_idle_ms``."""
+        found: set[str] = set()
+        for lane in self.keys.lanes:
+            for info in self.wire.command("XINFO", "CONSUMERS", lane):
+                fields = dict(zip(info[::2], info[1::2], strict=True))
+                if fields[b"pending"] == 0 and fields[b"idle"] >= min_idle_ms:
+                    found.add(fields[b"name"].decode())
+        return found
+
+
+def is_group_lost(error: Exception) -> bool:
+    """Whether the stream or its group is gone (FLUSHALL, failover): 7.0 says UNBLOCKED, 8.x says NOGROUP."""
+    return isinstance(error, ResponseError) and str(error).startswith(("NOGROUP", "UNBLOCKED"))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the server is at ``maxmemory``."""
+    return isinstance(error, ResponseError) and ("OOM" in str(error) or "maxmemory" in str(error))
+
+
+def _deliveries(reply: Any) -> Iterable[Delivery]:
+    if isinstance(reply, Exception):
+        raise reply
+    for lane, entries in reply or ():
+        name = lane.decode()
+        for stream_id, fields in entries:
+            yield Delivery(name, stream_id.decode(), _fields(fields), 1)
+
+
+def _fields(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True)) if flat else {}

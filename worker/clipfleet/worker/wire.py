@@ -1,0 +1,97 @@
+"""One connection to Redis, owned by one thread: plain commands, scripts by their hash, many in one round trip."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
+
+from clipfleet.schemas import scripts
+from clipfleet.worker.connection import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Call", "Wire"]
+
+Command = tuple[Any, ...]
+Call = tuple[str, "Sequence[str]", "Sequence[Any]"]
+
+
+class Wire:
+    """A connection that reconnects when it is used again after a failure.
+
+    Errors of the server come back as values in ``batch`` and ``call_many`` and are raised by the rest. A lost
+    connection raises one of ``clipfleet.worker.connection.LOST``; whether to send again is the caller's decision.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 3.0) -> None:
+        self._pool = connect(url, timeout_s=timeout_s).connection_pool
+        self._connection: Any = None
+
+    def batch(self, commands: Sequence[Command]) -> list[Any]:
+        """Send all, read all; a reply that is an error is returned as the exception."""
+        connection = self._connection
+        try:
+            if connection is None:
+                connection = self._connection = self._pool.get_connection()
+            connection.send_packed_command(connection.pack_commands(commands))
+            return [_reply(connection) for _ in commands]
+        except BaseException:
+            # Whatever is still on its way belongs to these commands, and must not be read as the next one's reply.
+            if connection is not None:
+                connection.disconnect()
+            raise
+
+    def command(self, *command: Any) -> Any:
+        """Send one command and return its reply.
+
+        Raises:
+            ResponseError: the server refused it.
+        """
+        return _raised(self.batch([command])[0])
+
+    def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run one of the protocol's scripts.
+
+        Raises:
+            ResponseError: the script or the server refused it.
+        """
+        return _raised(self.call_many([(name, keys, args)])[0])
+
+    def call_many(self, calls: Sequence[Call]) -> list[Any]:
+        """Run scripts in one round trip, each atomic by itself; errors are returned."""
+        commands = [("EVALSHA", scripts.load(name).sha, len(keys), *keys, *args) for name, keys, args in calls]
+        replies = self.batch(commands)
+        # A restarted or flushed server has forgotten the scripts; those calls had no effect and are sent again.
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            self._load({calls[i][0] for i in unknown})
+            for i, reply in zip(unknown, self.batch([commands[i] for i in unknown]), strict=True):
+                replies[i] = reply
+        for reply in replies:
+            if isinstance(reply, ReadOnlyError):
+                raise reply
+        return replies
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection = None
+        self._pool.disconnect()
+
+    def _load(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.command("SCRIPT", "LOAD", scripts.load(name).text)
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def _raised(reply: Any) -> Any:
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
