@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from clipfleet.batching.errors import Closed
+from clipfleet.batching.errors import Closed, Full
 from clipfleet.batching.rule import BatchPolicy, Lane
 from clipfleet.batching.stage import Batch, BatcherStats, Monitor, Stage, take_from
 
@@ -93,18 +94,17 @@ class Batcher(Generic[T]):
         now = time.monotonic()
         with self._lock:
             stage = self._stage
-            queue = stage.queue
-            if stage.closed or len(queue) + stage.in_flight >= stage.capacity:
+            if stage.closed or stage.room < 1:
                 raise stage.refuse(1, now, () if ticket is None else (ticket,))
             at = now if enqueued_at is None else enqueued_at
-            if queue.add(item, enqueued_at=at, now=now, lane=lane, ticket=ticket):
+            if stage.queue.add(item, enqueued_at=at, now=now, lane=lane, ticket=ticket):
                 self._monitor.wake()
 
     def put_many(
         self,
         items: Sequence[T],
         *,
-        enqueued_at: Sequence[float] | None = None,
+        enqueued_at: float | Sequence[float] | None = None,
         lane: Lane = Lane.INTERACTIVE,
         tickets: Iterable[int] | None = None,
     ) -> None:
@@ -112,7 +112,7 @@ class Batcher(Generic[T]):
 
         Args:
             items: in order.
-            enqueued_at: for each of them; now, if left out.
+            enqueued_at: of all or for each of them; now, if left out.
             lane: of all of them.
             tickets: for each of them, if they were announced; spent in any case.
 
@@ -122,19 +122,41 @@ class Batcher(Generic[T]):
             ValueError: the sequences differ in length; nothing was queued, and no ticket was spent.
         """
         now = time.monotonic()
-        ages = [now] * len(items) if enqueued_at is None else enqueued_at
-        passes: Sequence[int | None] = [None] * len(items) if tickets is None else list(tickets)
-        if not len(items) == len(ages) == len(passes):
+        at = now if enqueued_at is None else enqueued_at
+        ages = [at] * len(items) if isinstance(at, float | int) else at
+        passes = [] if tickets is None else list(tickets)
+        if len(items) != len(ages) or (tickets is not None and len(items) != len(passes)):
             raise ValueError(f"{len(items)} items, {len(ages)} times and {len(passes)} tickets do not match")
         with self._lock:
-            stage, sooner = self._stage, False
-            queue = stage.queue
-            if stage.closed or len(queue) + stage.in_flight + len(items) > stage.capacity:
-                raise stage.refuse(len(items), now, [ticket for ticket in passes if ticket is not None])
-            for item, at, ticket in zip(items, ages, passes, strict=True):
-                sooner |= queue.add(item, enqueued_at=at, now=now, lane=lane, ticket=ticket)
+            stage = self._stage
+            if stage.closed or stage.room < len(items):
+                raise stage.refuse(len(items), now, passes)
+            if isinstance(at, float | int) and not passes:
+                sooner = stage.queue.add_all(items, enqueued_at=at, now=now, lane=lane)
+            else:
+                sooner = False
+                for item, age, ticket in zip_longest(items, ages, passes):
+                    sooner |= stage.queue.add(item, enqueued_at=age, now=now, lane=lane, ticket=ticket)
             if sooner:
                 self._monitor.wake()
+
+    def put_fitting(
+        self, items: Sequence[T], *, enqueued_at: float | None = None, lane: Lane = Lane.INTERACTIVE
+    ) -> tuple[int, Full | Closed | None]:
+        """Queue the first of several items as far as there is room.
+
+        Returns:
+            How many were queued, and the error for the rest, if any.
+        """
+        now = time.monotonic()
+        with self._lock:
+            stage = self._stage
+            fitting = 0 if stage.closed else min(len(items), stage.room)
+            error = stage.refuse(len(items) - fitting, now) if fitting < len(items) else None
+            at = now if enqueued_at is None else enqueued_at
+            if stage.queue.add_all(items[:fitting], enqueued_at=at, now=now, lane=lane):
+                self._monitor.wake()
+            return fitting, error
 
     # The device ---------------------------------------------------------------------------------------------------
 

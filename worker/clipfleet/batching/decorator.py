@@ -1,25 +1,27 @@
 """`@batched`: one call gives one input and gets one output; the function sees batches. batched-fn's idea, in process.
 
-What batched-fn (Rust) has and this has not: its window starts when the first item is pulled, here it counts from
-the item's arrival; with `max_delay` 0 a backlog runs there in batches of one, here as full as the backlog is; a panic of
-the function or a caller that went away ends its batcher for good, here they end with the call concerned; and a
-function that returns too few outputs drops the callers at the tail in silence, here each gets `WrongCount`.
+What differs from batched-fn (Rust): there the window starts when the first item is pulled, here at its arrival; there
+`max_delay` 0 means batches of one under a backlog, here batches as full as the backlog makes them; there a panic or a
+caller that went away ends the batcher for good, here the call concerned alone; there a short list of outputs drops
+the callers at its tail in silence, here each caller of that batch gets `WrongCount`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import functools
 import inspect
 import os
 import weakref
+from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from clipfleet.batching.calls import Job, Slot
 from clipfleet.batching.rule import BatchPolicy
-from clipfleet.batching.runner import Job, Runner, Slot
+from clipfleet.batching.runner import Runner
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
     from types import TracebackType
@@ -70,9 +72,9 @@ class Batched(Generic[In, Out]):
             FunctionFailed: the function raised SystemExit or the like.
             Exception: whatever the function raised or returned for this very input, or the context raised.
         """
-        loop = asyncio.get_running_loop()
+        loop = get_running_loop()
         future: asyncio.Future[Out] = loop.create_future()
-        self._runner.put((item, future, loop))
+        self._runner.gather((item, future, loop), loop)
         return await future
 
     def call(self, item: In, timeout: float | None = None) -> Out:

@@ -20,9 +20,12 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from clipfleet.batching.cost import RunCost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 T = TypeVar("T")
 
@@ -95,23 +98,32 @@ class _Line(Generic[T]):
     """One lane in order of arrival, with the smallest `enqueued_at` at hand.
 
     Decode finishes out of order, so the oldest need not be the first. `minima` is the usual sliding-window minimum:
-    values that are the smallest of all that arrived after them, in order; O(1) per item.
+    the values smaller than all that arrived after them, each with its serial number, in order; O(1) per item.
     """
 
-    __slots__ = ("entries", "minima")
+    __slots__ = ("_pulled", "_pushed", "entries", "minima")
 
     def __init__(self) -> None:
         self.entries: deque[tuple[T, float, int]] = deque()
-        self.minima: deque[float] = deque()
+        self.minima: deque[tuple[float, int]] = deque()
+        self._pushed = self._pulled = 0
+
+    def push(self, items: Sequence[T], enqueued_at: float, barrier: int) -> None:
+        self.entries.extend([(item, enqueued_at, barrier) for item in items])
+        self._pushed += len(items)
+        minima = self.minima
+        while minima and minima[-1][0] >= enqueued_at:
+            minima.pop()
+        minima.append((enqueued_at, self._pushed - 1))
 
     def pull(self, count: int, taken: Taken[T]) -> None:
         entries, minima = self.entries, self.minima
-        for _ in range(count):
-            item, enqueued_at, _ = entries.popleft()
-            if minima[0] == enqueued_at:
-                minima.popleft()
-            taken.items.append(item)
-            taken.enqueued_at.append(enqueued_at)
+        pulled = [entries.popleft() for _ in range(count)]
+        self._pulled += count
+        while minima and minima[0][1] < self._pulled:
+            minima.popleft()
+        taken.items.extend([entry[0] for entry in pulled])
+        taken.enqueued_at.extend([entry[1] for entry in pulled])
 
 
 class BatchQueue(Generic[T]):
@@ -197,22 +209,24 @@ class BatchQueue(Generic[T]):
         Returns:
             Whether `next_batch` may now launch earlier than it last said: a waiting owner need only be woken then.
         """
-        if ticket is not None:
-            self._leave(ticket, now)
-        line = self._bulk if lane is Lane.BULK else self._interactive
+        left = ticket is not None and self._leave(ticket, now)
+        sooner = self.add_all((item,), enqueued_at=enqueued_at, now=now, lane=lane)
+        return sooner or (left and self._released(now))
+
+    def add_all(self, items: Sequence[T], *, enqueued_at: float, now: float, lane: Lane = Lane.INTERACTIVE) -> bool:
+        """Queue items of one age that were not announced; see `add`."""
+        if not items:
+            return False
         if not self._count:
             self._barrier = self._next_ticket
             self._progress_at = now
-        line.entries.append((item, enqueued_at, self._next_ticket))
-        minima = line.minima
-        while minima and minima[-1] > enqueued_at:
-            minima.pop()
-        minima.append(enqueued_at)
-        self._count += 1
+        line = self._bulk if lane is Lane.BULK else self._interactive
+        line.push(items, enqueued_at, self._next_ticket)
+        self._count += len(items)
         if enqueued_at < self._oldest:
             self._oldest = enqueued_at
             return True
-        return self._count >= self.policy.max_batch_size or (ticket is not None and self._released(now))
+        return self._count >= self.policy.max_batch_size
 
     def next_batch(self, now: float, *, device_free: bool = True) -> Launch | Wait:
         """What to do at `now`. Changes nothing: `take` gives the batch.
@@ -244,7 +258,7 @@ class BatchQueue(Generic[T]):
         self._bulk.pull(bulk, taken)
         self._count -= interactive + bulk
         lines = [line for line in (self._interactive, self._bulk) if line.entries]
-        self._oldest = min((line.minima[0] for line in lines), default=math.inf)
+        self._oldest = min((line.minima[0][0] for line in lines), default=math.inf)
         self._barrier = min((line.entries[0][2] for line in lines), default=0)
         # Which of the past arrivals were siblings of the new first item is not kept; the last one stands for them.
         self._progress_at = max(self._progress_at, self._left_at)
@@ -260,9 +274,9 @@ class BatchQueue(Generic[T]):
         """
         urgency = -math.inf
         if self._interactive.entries:
-            urgency = now - self._interactive.minima[0]
+            urgency = now - self._interactive.minima[0][0]
         if self._bulk.entries:
-            urgency = max(urgency, (now - self._bulk.minima[0]) / self.policy.bulk_share)
+            urgency = max(urgency, (now - self._bulk.minima[0][0]) / self.policy.bulk_share)
         return urgency
 
     def _places(self) -> tuple[int, int]:

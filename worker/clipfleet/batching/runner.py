@@ -1,79 +1,28 @@
-"""Inside `@batched`: the thread that owns the context, runs the function and settles the calls."""
+"""Inside `@batched`: the thread that owns the context and runs the function."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching.batcher import Batcher
-from clipfleet.batching.errors import Closed, FunctionFailed, WrongCount
+from clipfleet.batching.calls import Call, claimed, fail, outcomes_of, portable, settle, settle_futures
+from clipfleet.batching.errors import Closed
 
 if TYPE_CHECKING:
-    import asyncio
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Sequence
 
     from clipfleet.batching.rule import BatchPolicy
 
 
-class Slot:
-    """Where a blocked thread gets its outcome: one bare lock, a fifth of the cost of a `Future`."""
+class Turn(list[Call]):
+    """The calls made in one turn of an event loop, and when the first was made."""
 
-    __slots__ = ("_abandoned", "_outcome", "_ready", "_settled")
-
-    def __init__(self) -> None:
-        self._ready = threading.Lock()
-        self._ready.acquire()
-        self._abandoned = self._settled = False
-        self._outcome: Any = None
-
-    def claim(self) -> bool:
-        """Whether somebody still waits."""
-        return not self._abandoned
-
-    def settle(self, outcome: Any) -> None:
-        """Wake the waiting thread; the first outcome counts."""
-        if not self._settled:
-            self._settled = True
-            self._outcome = outcome
-            self._ready.release()
-
-    def wait(self, timeout: float | None) -> Any:
-        """The outcome, raised if it is an error; TimeoutError after `timeout` seconds."""
-        if not self._ready.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)):
-            self._abandoned = True
-            raise TimeoutError(f"no result within {timeout} s")
-        outcome = self._outcome
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
-
-
-class Job(Future[Any]):
-    """A `Future` with a slot's two verbs."""
-
-    def claim(self) -> bool:
-        """Whether it was not cancelled; from here on it cannot be."""
-        return self.set_running_or_notify_cancel()
-
-    def settle(self, outcome: Any) -> None:
-        """Give it its outcome."""
-        # Somebody else may have settled it by hand, as with any Future.
-        with suppress(InvalidStateError):
-            if isinstance(outcome, BaseException):
-                self.set_exception(outcome)
-            else:
-                self.set_result(outcome)
-
-
-# An input with who waits for it: an `asyncio.Future` and its loop, or a `Slot` or `Job` and None. A bare tuple, as one
-# is made for each call.
-Call: TypeAlias = "tuple[Any, Any, asyncio.AbstractEventLoop | None]"
+    def __init__(self, at: float) -> None:
+        super().__init__()
+        self.at = at
 
 
 class Runner:
@@ -91,8 +40,12 @@ class Runner:
         self._function = function
         self._load = context
         self._arguments: tuple[Any, ...] | None = () if context is None else None
+        self._size = policy.max_batch_size
+        self._turns: dict[AbstractEventLoop, Turn] = {}
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+
+    # In the callers' threads --------------------------------------------------------------------------------------
 
     def put(self, call: Call) -> None:
         """Queue one call.
@@ -104,6 +57,36 @@ class Runner:
         self.batcher.put(call)
         if self._thread is None:
             self._start()
+
+    def gather(self, call: Call, loop: AbstractEventLoop) -> None:
+        """Queue one call of the running loop, at the end of this turn of the loop or as soon as a batch is full.
+
+        So the queue's lock is taken once a turn, not once a call. For which there is no room then, gets `Full`.
+        """
+        turn = self._turns.get(loop)
+        if turn is None:
+            turn = self._new_turn(loop)
+        turn.append(call)
+        if len(turn) >= self._size:
+            self._end_turn(loop)
+
+    def _new_turn(self, loop: AbstractEventLoop) -> Turn:
+        for other in list(self._turns):
+            if other.is_closed():
+                self._turns.pop(other, None)
+        turn = self._turns[loop] = Turn(time.monotonic())
+        loop.call_soon(self._end_turn, loop)
+        return turn
+
+    def _end_turn(self, loop: AbstractEventLoop) -> None:
+        turn = self._turns.pop(loop, None)
+        if turn is None:
+            return
+        fitting, error = self.batcher.put_fitting(turn, enqueued_at=turn.at)
+        if self._thread is None:
+            self._start()
+        if error is not None:
+            settle_futures(turn[fitting:], [error] * (len(turn) - fitting))
 
     @property
     def is_current_thread(self) -> bool:
@@ -120,8 +103,11 @@ class Runner:
     def _start(self) -> None:
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=f"batched-{self.batcher.name}", daemon=True)
+                name = f"batched-{self.batcher.name}"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._thread.start()
+
+    # In the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         try:
@@ -139,20 +125,23 @@ class Runner:
             return
         batch = self.batcher.take()
         if batch is not None:
-            self._run_all(batch.items, self._arguments)
+            self._run_wanted(batch.items, self._arguments)
             batch.done()
 
     def _load_context(self) -> None:
-        """Build the context in the thread that will use it; if it fails, so do all who wait, and the next call tries."""
+        """Build the context in the thread that will use it.
+
+        If that fails, so do all who wait, and the next call tries again.
+        """
         self.batcher.wait()
         try:
             self._arguments = () if self._load is None else (self._load(),)
-        except BaseException as error:  # noqa: BLE001  (SystemExit in a loader must not end the thread: callers hang)
+        except BaseException as error:  # noqa: BLE001  (a SystemExit in a loader must not leave callers hanging)
             fail(self.batcher.drain(), portable(error))
 
-    def _run_all(self, calls: list[Call], arguments: tuple[Any, ...]) -> None:
+    def _run_wanted(self, calls: list[Call], arguments: tuple[Any, ...]) -> None:
         try:
-            wanted = [call for call in calls if claim(call)]
+            wanted = claimed(calls)
             if wanted:
                 self._run(wanted, arguments)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
@@ -161,16 +150,15 @@ class Runner:
     def _run(self, calls: Sequence[Call], arguments: tuple[Any, ...]) -> None:
         """Run and settle the calls; if the function raises, halve until the guilty input stands alone.
 
-        Halving and not one by one: one guilty input among 64 costs 13 runs more instead of 64, and all guilty ones
+        Halving and not one by one: one guilty input among 64 costs 12 runs more instead of 64, and all guilty ones
         less than twice as many. Each good half is settled as soon as it has run.
         """
-        inputs = [call[0] for call in calls]
         start = time.monotonic()
         try:
-            outcomes = outcomes_of(self._function(inputs, *arguments), len(calls))
-        except BaseException as error:  # noqa: BLE001  (SystemExit or KeyboardInterrupt of one input is its own)
+            outcomes = outcomes_of(self._function([call[0] for call in calls], *arguments), len(calls))
+        except BaseException as error:  # noqa: BLE001  (also the SystemExit of one input is its own alone)
             if len(calls) == 1:
-                settle(calls, [portable(error)])
+                settle(calls, [error])
                 return
         else:
             self.batcher.record_run(len(calls), time.monotonic() - start)
@@ -179,64 +167,3 @@ class Runner:
         middle = len(calls) // 2
         self._run(calls[:middle], arguments)
         self._run(calls[middle:], arguments)
-
-
-def outcomes_of(outputs: Any, count: int) -> list[Any]:
-    """The function's outputs as a list of `count` outcomes; all the same error if they cannot be matched."""
-    if isinstance(outputs, list) and len(outputs) == count:
-        return outputs
-    # What is iterable but has no order, or whose elements are no outputs, would be matched wrongly in silence.
-    if isinstance(outputs, str | bytes | Mapping | AbstractSet) or not isinstance(outputs, Iterable):
-        wrong = TypeError(f"the function must return a sequence of outputs, not {type(outputs).__name__}")
-        return [wrong] * count
-    listed = list(islice(outputs, count + 1))
-    if len(listed) == count:
-        return listed
-    some = str(len(listed)) if len(listed) < count else f"more than {count}"
-    return [WrongCount(count, some)] * count
-
-
-def portable(error: BaseException) -> Exception:
-    """An error that can be raised in the caller without stopping its thread or event loop."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    return FunctionFailed(error)
-
-
-def claim(call: Call) -> bool:
-    """Whether anybody still waits for the call."""
-    _, sink, loop = call
-    return sink.claim() if loop is None else not sink.cancelled()
-
-
-def settle(calls: Sequence[Call], outcomes: Sequence[Any]) -> None:
-    """Give each call its outcome; one wake-up for each event loop, not for each call."""
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
-    for (_, sink, loop), given in zip(calls, outcomes, strict=True):
-        outcome = portable(given) if isinstance(given, BaseException) else given
-        if loop is None:
-            sink.settle(outcome)
-        elif loop in loops:
-            loops[loop].append((sink, outcome))
-        else:
-            loops[loop] = [(sink, outcome)]
-    for loop, settled in loops.items():
-        # A closed loop: those who waited in it are gone.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle_futures, settled)
-
-
-def settle_futures(settled: list[tuple[asyncio.Future[Any], Any]]) -> None:
-    """In the loop's own thread: give each future that is still wanted its outcome."""
-    for future, outcome in settled:
-        if future.done():
-            continue
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-
-
-def fail(calls: Sequence[Call], error: Exception) -> None:
-    """Give all calls the same error; those already settled or not wanted keep what they have."""
-    settle(calls, [error] * len(calls))

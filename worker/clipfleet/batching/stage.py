@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections import Counter
@@ -123,7 +124,7 @@ class Stage(Generic[T]):
             raise ValueError(f"capacity must be at least 1, not {capacity}")
         self.name = name
         self.monitor = Monitor() if monitor is None else monitor
-        self.capacity = math.inf if capacity is None else capacity
+        self._capacity = sys.maxsize if capacity is None else capacity
         self.queue: BatchQueue[T] = BatchQueue(policy)
         self.closed = False
         self.in_flight = 0
@@ -141,6 +142,11 @@ class Stage(Generic[T]):
         if isinstance(decision, Launch):
             return decision.reason
         return math.inf if decision.until is None else decision.until
+
+    @property
+    def room(self) -> int:
+        """How many more items may come in."""
+        return self._capacity - len(self.queue) - self.in_flight
 
     @property
     def exhausted(self) -> bool:
@@ -179,13 +185,13 @@ class Stage(Generic[T]):
         if any(sooner):
             self.monitor.wake()
 
-    def refuse(self, count: int, now: float, tickets: Iterable[int]) -> Closed | Full:
+    def refuse(self, count: int, now: float, tickets: Iterable[int] = ()) -> Closed | Full:
         """The error for `count` items that cannot be taken; their tickets are spent."""
         self.retract(tickets, now)
         if self.closed:
             return Closed()
         self._refused += count
-        return Full(int(self.capacity), self._retry_after())
+        return Full(self._capacity, self._retry_after())
 
     def _retry_after(self) -> float:
         """Backlog over the measured rate."""
