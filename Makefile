@@ -1,0 +1,60 @@
+# Two commands to begin with: `make demo` and `make test`. Both do their own set-up in .venv, need neither root nor
+# Docker, and no network but the Python registry.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Several cores shared by several processes: threads that spin while they wait take each other's time.
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= passive
+
+QUICK := not (chaos or browser or torch or fuzz or gpu or milvus_server or node or slow)
+
+.PHONY: help demo test lint bench chaos clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    pictures found by words: installs, starts everything, indexes, asks, stops everything"
+	@echo "make test    the tests"
+	@echo "make lint    formatting, lint, types, import rules"
+	@echo "make bench   the benchmarks"
+	@echo "make chaos   faults injected on purpose   (MINUTES=10)"
+	@echo "make clean   removes .venv, .demo and caches; .clipfleet, which may hold your data, stays"
+
+demo: $(VENV)/.local
+	@$(BIN)/clipfleet demo
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest -q -m "$(QUICK)" $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m bench $(ARGS)
+
+chaos: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -m chaos $(ARGS)
+
+clean:
+	rm -rf $(VENV) .demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# pip before 25.1 knows no --group.
+$(VENV)/.pip:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 12) else "clipfleet[local] needs Python 3.11 or 3.12, and $(PYTHON) is %d.%d: make $(MAKECMDGOALS) PYTHON=python3.12" % v)'
+	@$(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv (or another PYTHON=...)"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@touch $@
+
+$(VENV)/.local: $(VENV)/.pip pyproject.toml
+	@echo "installing clipfleet[local] into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.local
+	@echo "installing the tools for tests into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@touch $@

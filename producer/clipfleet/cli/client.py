@@ -1,0 +1,25 @@
+"""A producer client for a command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clipfleet.cli.settings import Settings
+    from clipfleet.producer import Client
+
+__all__ = ["connect"]
+
+
+def connect(settings: Settings, *, lane: str = "interactive") -> Client:
+    """A client of the fleet that ``settings`` name; a context manager."""
+    from clipfleet.producer import Client  # noqa: PLC0415  redis takes its time to import
+    from clipfleet.schemas.keys import Lane  # noqa: PLC0415
+
+    return Client(
+        settings.redis_url,
+        queue=settings.queue,
+        prefix=settings.prefix,
+        timeout=settings.timeout_s or 60.0,
+        lane=Lane(lane),
+    )

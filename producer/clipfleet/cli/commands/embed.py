@@ -1,0 +1,100 @@
+"""``clipfleet embed``: vectors of texts or pictures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clipfleet.cli.run import Run, command, usage
+
+if TYPE_CHECKING:
+    from clipfleet.cli.items import Answer
+    from clipfleet.cli.output import Output
+    from clipfleet.schemas.errors import RequestFailed
+
+__all__ = ["failure_json", "register"]
+
+_Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TEXT]...",
+        help="Texts; files when --image is given; '-' or none: the lines of stdin.",
+        show_default=False,
+    ),
+]
+_Images = Annotated[
+    list[str] | None, typer.Option("--image", metavar="FILE", help="A picture; repeatable.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(
+        app,
+        "embed",
+        examples=(
+            'clipfleet embed "a red heart" "a blue heart"',
+            "clipfleet embed --image cat.jpg dog.jpg --json > vectors.jsonl",
+            "cat captions.txt | clipfleet embed --json -",
+            'clipfleet embed --local "nothing needs to run for this"',
+        ),
+    )(embed)
+
+
+def embed(run: Run, inputs: _Inputs = None, *, image: _Images = None) -> int:
+    """Turn texts or pictures into vectors.
+
+    Results come in the order given. A bad item fails alone: its line says why, the others are answered, and the
+    exit code is 3.
+    """
+    from clipfleet.cli.client import connect  # noqa: PLC0415
+    from clipfleet.cli.errors import exit_for_items  # noqa: PLC0415
+    from clipfleet.cli.items import answers, arguments_or_stdin, file_items, text_items  # noqa: PLC0415
+    from clipfleet.producer import requests  # noqa: PLC0415
+
+    names = arguments_or_stdin([*(image or ()), *(inputs or ())])
+    if names is None:
+        raise usage(
+            "nothing to embed", 'Give texts or --image FILE, or pipe lines in: echo "a cat" | clipfleet embed -'
+        )
+    items = file_items(names) if image else text_items(names)
+    call: Any = requests.embed_image if image else requests.embed_text
+    done, failed = 0, []
+    with run.fleet() as settings, connect(settings) as client:
+        for answer in answers(client, items, call):
+            if answer.error is None:
+                done += 1
+            else:
+                failed.append(answer.error.code)
+            _show(run.out, answer)
+    return exit_for_items(done, failed)
+
+
+def _show(out: Output, answer: Answer) -> None:
+    if answer.error is not None or answer.result is None:
+        show_failure(out, answer)
+    elif out.json_lines:
+        # Nine significant digits are a float32, whole.
+        vector = [float(f"{x:.9g}") for x in answer.result.vector]
+        out.json({"input": answer.label, "ok": True, "vector": vector})
+    else:
+        vector = answer.result.vector.tolist()
+        head = ", ".join(f"{x:+.4f}" for x in vector[:6])
+        note = "  (cut to what the model reads)" if answer.result.notes.get("truncated") else ""
+        out.line(f"{answer.label}\t[{head}{', …' if len(vector) > 6 else ''}]  {len(vector)} dims{note}")
+
+
+def show_failure(out: Output, answer: Answer) -> None:
+    """A failed item, as every command prints it."""
+    if answer.error is None:
+        return
+    if out.json_lines:
+        out.json({"input": answer.label, "ok": False, "error": failure_json(answer.error)})
+    else:
+        out.note(f"{answer.label}: {answer.error.code}: {answer.error.message}")
+
+
+def failure_json(error: RequestFailed) -> dict[str, Any]:
+    """A failure as ``--json`` prints it."""
+    return {"code": str(error.code), "message": error.message, "retryable": error.retryable}

@@ -1,0 +1,139 @@
+"""``clipfleet index``: folders of pictures into a collection."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from clipfleet.cli.run import Collection, Run, command, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clipfleet.cli.progress import Progress
+    from clipfleet.cli.settings import Settings
+    from clipfleet.index import Outcome, Report
+
+__all__ = ["register", "run_index"]
+
+_Sources = Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Folders of pictures, or single files.")]
+_Lane = Annotated[
+    str, typer.Option("--lane", metavar="bulk|interactive", help="Which lane: live queries go before bulk.")
+]
+_Failures = Annotated[
+    Path | None,
+    typer.Option("--failures", metavar="FILE", help="Write each failed picture with its error code, as JSON lines."),
+]
+_SHOWN_FAILURES: Final = 10
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(
+        app,
+        "index",
+        examples=(
+            "clipfleet index ~/Pictures",
+            "clipfleet index products/ banners/ --collection shop --failures failed.jsonl",
+            "clipfleet index --local examples/pictures",
+        ),
+    )(index)
+
+
+def index(
+    run: Run, sources: _Sources, *, collection: Collection = "images", lane: _Lane = "bulk", failures: _Failures = None
+) -> int:
+    """Index folders of pictures.
+
+    A picture's id is its path below SOURCE, so indexing again replaces and never doubles. Hidden files are passed
+    over; links are followed. What cannot be read or decoded is reported, and the rest goes on (exit code 3).
+    """
+    paths = [Path(source) for source in sources]
+    for path in paths:
+        if not path.exists():
+            raise usage(f"{path}: no such file or folder")
+    if lane not in {"bulk", "interactive"}:
+        raise usage(f"--lane is bulk or interactive, not {lane!r}")
+    with run.fleet(store=True) as settings:
+        return run_index(run, settings, paths, collection=collection, lane=lane, failures=failures)
+
+
+def run_index(
+    run: Run,
+    settings: Settings,
+    paths: list[Path],
+    *,
+    collection: str,
+    lane: str = "bulk",
+    failures: Path | None = None,
+) -> int:
+    """Index ``paths`` and report; the exit code."""
+    from clipfleet.cli.client import connect  # noqa: PLC0415
+    from clipfleet.cli.errors import exit_for_items  # noqa: PLC0415
+    from clipfleet.cli.lite import RowGuard  # noqa: PLC0415
+    from clipfleet.cli.progress import Progress  # noqa: PLC0415
+    from clipfleet.index import index_folder, walk  # noqa: PLC0415
+
+    guard = RowGuard(settings, collection) if settings.milvus_is_lite else None
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(settings, lane=lane))
+        file = stack.enter_context(failures.open("w", encoding="utf-8")) if failures else None
+        progress = stack.enter_context(Progress(run.out, "indexing", lambda: walk(paths)))
+        report = index_folder(
+            client, paths, collection=collection, on_outcome=_outcome_sink(run, progress, file), guard=guard
+        )
+    _summary(run, report, collection)
+    code = exit_for_items(report.indexed, report.failed)
+    return 1 if report.stopped or (not report.indexed and not code) else code
+
+
+def _outcome_sink(run: Run, progress: Progress, file: IO[str] | None) -> Callable[[Outcome], None]:
+    from clipfleet.cli.commands.embed import failure_json  # noqa: PLC0415
+
+    shown = 0
+
+    def sink(outcome: Outcome) -> None:
+        nonlocal shown
+        error = outcome.error
+        progress.advance(failed=error is not None)
+        if error is None:
+            if run.out.json_lines:
+                run.out.json({"input": outcome.path, "ok": True, "id": outcome.id})
+            return
+        line = {"input": outcome.path, "ok": False, "id": outcome.id, "error": failure_json(error)}
+        if file is not None:
+            file.write(json.dumps(line) + "\n")
+        if run.out.json_lines:
+            run.out.json(line)
+        elif shown < _SHOWN_FAILURES:
+            shown += 1
+            run.out.note(f"{outcome.path}: {error.code}: {error.message}")
+
+    return sink
+
+
+def _summary(run: Run, report: Report, collection: str) -> None:
+    codes = ", ".join(f"{count} {code}" for code, count in report.failed.most_common())
+    text = (
+        f"{report.indexed} of {report.found} pictures indexed into {collection!r} in {report.seconds:.1f} s"
+        f" ({report.rate:.1f}/s)" + (f"; failed: {codes}" if codes else "")
+    )
+    if report.stopped:
+        text += f"; stopped: {report.stopped}"
+    if not report.found:
+        text = "no pictures found"
+    if run.out.json_lines or not run.out.is_terminal:
+        run.out.log().info(
+            "indexed",
+            indexed=report.indexed,
+            found=report.found,
+            failed={str(code): count for code, count in report.failed.items()},
+            seconds=round(report.seconds, 2),
+            stopped=report.stopped,
+        )
+    if not run.out.json_lines:
+        run.out.line(text)

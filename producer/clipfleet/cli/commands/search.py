@@ -1,0 +1,112 @@
+"""``clipfleet search``: pictures found by words, or by another picture."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clipfleet.cli.run import Collection, Run, command, usage
+
+if TYPE_CHECKING:
+    from clipfleet.cli.items import Answer
+    from clipfleet.cli.output import Output
+
+__all__ = ["register", "show_hits"]
+
+_Queries = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TEXT]...",
+        help="What to look for; files when --image is given; '-': lines of stdin.",
+        show_default=False,
+    ),
+]
+_Images = Annotated[
+    list[str] | None,
+    typer.Option("--image", metavar="FILE", help="Look for pictures like this one; repeatable.", show_default=False),
+]
+_Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=16_384, help="How many hits.")]
+_Filter = Annotated[
+    str | None,
+    typer.Option(
+        "--filter",
+        metavar="EXPR",
+        help='Only rows whose metadata fits: year >= 2020 and tag == "x".',
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(
+        app,
+        "search",
+        examples=(
+            'clipfleet search "a red heart"',
+            "clipfleet search --image cat.jpg --limit 3",
+            'clipfleet search "a cat" --filter \'name like "2024%"\' --json',
+            "cat queries.txt | clipfleet search --json -",
+        ),
+    )(search)
+
+
+def search(
+    run: Run,
+    text: _Queries = None,
+    *,
+    image: _Images = None,
+    collection: Collection = "images",
+    limit: _Limit = 10,
+    where: _Filter = None,
+) -> int:
+    """Find indexed pictures by words, or by a picture.
+
+    The score is the cosine similarity: higher is better.
+    """
+    from clipfleet.cli.client import connect  # noqa: PLC0415
+    from clipfleet.cli.errors import exit_for_items  # noqa: PLC0415
+    from clipfleet.cli.items import answers, arguments_or_stdin, file_items, text_items  # noqa: PLC0415
+    from clipfleet.producer import requests  # noqa: PLC0415
+
+    names = arguments_or_stdin([*(image or ()), *(text or ())])
+    if names is None:
+        raise usage("nothing to search for", 'Give words or --image FILE: clipfleet search "a red heart"')
+    items = file_items(names) if image else text_items(names)
+    by = "image" if image else "text"
+
+    def call(value: str | bytes) -> Any:
+        return requests.search(**{by: value}, collection=collection, limit=limit, filter=where)  # type: ignore[arg-type]
+
+    done, failed = 0, []
+    with run.fleet(store=True) as settings, connect(settings) as client:
+        began = time.monotonic()
+        for answer in answers(client, items, call):
+            if answer.error is None:
+                done += 1
+            else:
+                failed.append(answer.error.code)
+            show_hits(run.out, answer, elapsed_s=time.monotonic() - began)
+            began = time.monotonic()
+    return exit_for_items(done, failed)
+
+
+def show_hits(out: Output, answer: Answer, *, elapsed_s: float) -> None:
+    """The hits of one query, ranked, with scores and how long it took."""
+    from clipfleet.cli.commands.embed import show_failure  # noqa: PLC0415
+
+    if answer.error is not None or answer.result is None:
+        show_failure(out, answer)
+        return
+    hits = answer.result.hits
+    if out.json_lines:
+        rows = [{"id": hit.id, "score": hit.score, "metadata": dict(hit.metadata)} for hit in hits]
+        out.json({"input": answer.label, "ok": True, "hits": rows})
+        return
+    title = f"{answer.label}: {len(hits)} hit{'' if len(hits) == 1 else 's'} in {elapsed_s * 1000:.0f} ms"
+    if not hits:
+        out.line(title)
+        return
+    out.table(title, ("#", "# score", "id"), [(str(n), f"{hit.score:.3f}", hit.id) for n, hit in enumerate(hits, 1)])

@@ -1,0 +1,99 @@
+"""``clipfleet status``: what a queue holds and who serves it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clipfleet.cli.run import Run, command
+
+if TYPE_CHECKING:
+    from clipfleet.cli.output import Output
+    from clipfleet.cli.queue import Snapshot, WorkerState
+
+__all__ = ["register", "snapshot_json"]
+
+_Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again until Ctrl-C.")]
+_Interval = Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks with --watch.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "status", examples=("clipfleet status", "clipfleet status --watch", "clipfleet status --json"))(status)
+
+
+def status(run: Run, *, watch: _Watch = False, interval: _Interval = 1.0) -> int:
+    """Show the queue: backlog, workers, rates, dead letters.
+
+    The exit code is 4 when no worker is alive.
+    """
+    from clipfleet.cli.queue import QueueView  # noqa: PLC0415
+
+    pause = threading.Event()
+    with (
+        run.fleet(worker=False) as settings,
+        QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view,
+    ):
+        snapshot = view.snapshot()
+        _show(run.out, snapshot, settings.queue)
+        while watch and not pause.wait(interval):
+            snapshot = view.snapshot()
+            if run.out.is_terminal and not run.out.json_lines:
+                run.out.clear()
+            _show(run.out, snapshot, settings.queue)
+    return 0 if any(worker.alive for worker in snapshot.workers) else 4
+
+
+def snapshot_json(snapshot: Snapshot, queue: str) -> dict[str, Any]:
+    """A snapshot as ``--json`` prints it."""
+    return {
+        "queue": queue,
+        "lanes": {
+            lane.lane: {
+                "total": lane.total,
+                "waiting": lane.waiting,
+                "in_flight": lane.in_flight,
+                "oldest_s": lane.oldest_s,
+            }
+            for lane in snapshot.lanes
+        },
+        "bytes": snapshot.bytes,
+        "dead": snapshot.dead,
+        "fleet": snapshot.fleet,
+        "workers": [
+            {"name": worker.name, "alive": worker.alive, "age_s": worker.age_s, **worker.presence}
+            for worker in snapshot.workers
+        ],
+    }
+
+
+def _show(out: Output, snapshot: Snapshot, queue: str) -> None:
+    if out.json_lines:
+        out.json(snapshot_json(snapshot, queue))
+        return
+    fleet = snapshot.fleet
+    total = sum(lane.total for lane in snapshot.lanes)
+    out.line(
+        f"queue {queue}: {total} of {fleet.get('capacity', '?')} requests, {snapshot.bytes / 2**20:.1f} MiB,"
+        f" {snapshot.dead} dead letters; fleet's rate {fleet.get('rate', '?')}/s"
+    )
+    if "fingerprint" in fleet:
+        out.line(f"model {fleet['fingerprint'][:12]}, {fleet.get('dimension', '?')} dimensions")
+    lanes = [
+        (lane.lane, str(lane.waiting), str(lane.in_flight), "" if lane.oldest_s is None else f"{lane.oldest_s:.1f} s")
+        for lane in snapshot.lanes
+    ]
+    out.table("", ("lane", "# waiting", "# in flight", "# oldest"), lanes)
+    if snapshot.workers:
+        columns = ("worker", "state", "device", "provider", "# rate/s", "# mean batch", "# settled", "# failed")
+        out.table("", columns, [_worker_row(worker) for worker in snapshot.workers])
+    else:
+        out.line("no worker has served this queue: start one with 'clipfleet worker' or 'clipfleet up'")
+
+
+def _worker_row(worker: WorkerState) -> tuple[str, ...]:
+    state = "alive" if worker.alive else f"silent for {worker.age_s:.0f} s"
+    fields = ("device", "provider", "rate", "mean_batch", "settled", "failed")
+    return (worker.name, state, *(worker.presence.get(field, "") for field in fields))

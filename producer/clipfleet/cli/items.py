@@ -1,0 +1,121 @@
+"""Many inputs through the fleet: read one by one, sent as they fit, answered in their own order."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from clipfleet.index.files import printable, read_picture
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from clipfleet.producer import Client
+    from clipfleet.producer.requests import NewRequest
+    from clipfleet.schemas.result import Result
+
+__all__ = ["Answer", "Item", "answers", "arguments_or_stdin", "file_items", "lines_of", "text_items"]
+
+_MAX_IN_FLIGHT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One input.
+
+    Attributes:
+        label: what the user called it, printable.
+        value: the text, or the picture's bytes; or why there is none.
+    """
+
+    label: str
+    value: str | bytes | RequestFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one input: a result, or a failure from before it was sent.
+
+    Attributes:
+        label: the input.
+        result: the fleet's answer; None when it was never sent.
+        error: why there are no outputs; None when all is well.
+    """
+
+    label: str
+    result: Result | None
+    error: RequestFailed | None
+
+
+def text_items(texts: Iterable[str | bytes]) -> Iterator[Item]:
+    """Texts as they are; bytes (lines of stdin) must be UTF-8."""
+    for text in texts:
+        if isinstance(text, bytes):
+            try:
+                yield Item(text.decode(), text.decode())
+            except UnicodeDecodeError:
+                label = text.decode("utf-8", "backslashreplace")
+                yield Item(label, error_for(ErrorCode.BAD_REQUEST, "the line is not UTF-8"))
+        else:
+            # The shell may hand over arguments outside UTF-8 as lone surrogates; the wire carries none.
+            yield Item(printable(text), text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+
+
+def file_items(paths: Iterable[str | bytes]) -> Iterator[Item]:
+    """Pictures of files, read one by one."""
+    for path in paths:
+        name = path.decode("utf-8", "surrogateescape") if isinstance(path, bytes) else path
+        try:
+            yield Item(printable(name), read_picture(Path(name)))
+        except RequestFailed as error:
+            yield Item(printable(name), error)
+
+
+def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
+    """Lines without their ends, as they come: the nth output belongs to the nth line."""
+    for line in stream:
+        yield line.rstrip(b"\r\n")
+
+
+def arguments_or_stdin(arguments: Sequence[str]) -> Iterable[str | bytes] | None:
+    """The arguments with ``-`` replaced by the lines of stdin; stdin's when there are none; None on a terminal."""
+    if not arguments:
+        return None if sys.stdin is None or sys.stdin.isatty() else lines_of(sys.stdin.buffer)
+    return _with_stdin(arguments)
+
+
+def _with_stdin(arguments: Sequence[str]) -> Iterator[str | bytes]:
+    for argument in arguments:
+        if argument == "-":
+            yield from lines_of(sys.stdin.buffer)
+        else:
+            yield argument
+
+
+def answers(client: Client, items: Iterable[Item], call: Callable[[str | bytes], NewRequest]) -> Iterator[Answer]:
+    """Send ``call(item.value)`` for each item and yield what became of it, in the order of ``items``.
+
+    At most 256 are under way; a full queue is waited for. One failed item never stops the others.
+    """
+    order: deque[Item] = deque()
+
+    def calls() -> Iterator[NewRequest]:
+        for item in items:
+            order.append(item)
+            if not isinstance(item.value, RequestFailed):
+                yield call(item.value)
+
+    for result in client.map(calls(), max_in_flight=_MAX_IN_FLIGHT, ordered=True):
+        yield from _unsent(order)
+        yield Answer(order.popleft().label, result, result.error)
+    yield from _unsent(order)
+
+
+def _unsent(order: deque[Item]) -> Iterator[Answer]:
+    while order and isinstance(order[0].value, RequestFailed):
+        item = order.popleft()
+        yield Answer(item.label, None, item.value if isinstance(item.value, RequestFailed) else None)

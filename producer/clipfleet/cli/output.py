@@ -1,0 +1,124 @@
+"""What people and programs read: results on stdout, everything else on stderr.
+
+On a terminal: tables, progress bars, colour. Elsewhere: plain text on stdout and JSON log lines on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+    from structlog.typing import FilteringBoundLogger
+
+__all__ = ["Output"]
+
+
+class Output:
+    """Both streams of one command.
+
+    Attributes:
+        json_lines: whether stdout carries one JSON object a line.
+    """
+
+    def __init__(self, *, json_lines: bool = False, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
+        self.json_lines = json_lines
+        self._stdout = sys.stdout if stdout is None else stdout
+        self._stderr = sys.stderr if stderr is None else stderr
+        self.is_terminal = self._stderr.isatty()
+
+    def json(self, value: dict[str, Any]) -> None:
+        """One JSON object as a line of stdout, flushed: a reader at the other end of a pipe waits for it."""
+        self._stdout.write(json.dumps(value, separators=(",", ":")) + "\n")
+        self._stdout.flush()
+
+    def line(self, text: str = "") -> None:
+        """A line of stdout."""
+        self._stdout.write(text + "\n")
+
+    def note(self, text: str) -> None:
+        """A line for people on stderr."""
+        self._stderr.write(f"{text}\n")
+        self._stderr.flush()
+
+    def step(self, text: str) -> None:
+        """Something is being done: a line on a terminal, a log line elsewhere."""
+        if self.is_terminal:
+            self.note(f"… {text}")
+        else:
+            self.log().info(text)
+
+    def error(self, text: str, hint: str = "") -> None:
+        """What went wrong, and what to do about it."""
+        self.note(f"clipfleet: {text}")
+        if hint:
+            self.note(f"  {hint}")
+
+    def log(self) -> FilteringBoundLogger:
+        """A logger that writes one JSON object a line to stderr."""
+        import structlog  # noqa: PLC0415  only where there is no terminal
+
+        logger: FilteringBoundLogger = structlog.wrap_logger(
+            structlog.PrintLogger(self._stderr),
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.JSONRenderer(),
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(0),
+        )
+        return logger
+
+    def console(self) -> Console:
+        """A rich console on stdout for tables and panels."""
+        from rich.console import Console  # noqa: PLC0415  not for --json
+
+        return Console(file=self._stdout, highlight=False, soft_wrap=not self._stdout.isatty())
+
+    def clear(self) -> None:
+        """Clear the screen."""
+        self.console().clear()
+
+    def bar(self, what: str) -> tuple[Progress, TaskID]:
+        """A progress bar on stderr, not started, and its one task; the task takes a field ``failed``."""
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import (  # noqa: PLC0415
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TaskProgressColumn(show_speed=True),
+            TextColumn("{task.fields[failed]} failed"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(file=self._stderr),
+        )
+        return bar, bar.add_task(what, total=None, failed=0)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table on stdout."""
+        from rich import box  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        table = Table(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD)
+        for column in columns:
+            table.add_column(column, justify="right" if column.startswith("#") else "left", overflow="fold")
+        for row in rows:
+            # As Text: an id such as "[red]" is data, not markup.
+            table.add_row(*(Text(cell) for cell in row))
+        self.console().print(table)

@@ -1,0 +1,140 @@
+"""Walk folders of pictures without ever listing one into memory."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from clipfleet.index.files import PICTURE_SUFFIXES, printable, unreadable
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Found", "walk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing met on the walk.
+
+    Attributes:
+        path: where it is.
+        id: its path relative to its source, with ``/``, as valid UTF-8; the row's id.
+        error: why it cannot be indexed; None for a picture to be read.
+    """
+
+    path: Path
+    id: str
+    error: RequestFailed | None = None
+
+
+def walk(sources: Sequence[Path]) -> Iterator[Found]:
+    """The pictures below ``sources``, in the order in which the file system gives them.
+
+    - A source that is a file is taken whatever its name; in folders, names with a picture's suffix are.
+    - Hidden files and folders are passed over, and so are pipes, sockets and devices.
+    - Links are followed; no folder is entered twice, so loops end.
+    - What cannot be read is yielded with its ``error``.
+    - An id that an earlier source holds as well is an error: the later picture would replace the earlier one.
+
+    Raises:
+        FileNotFoundError: a source does not exist.
+    """
+    for source in sources:
+        if not source.exists():
+            raise FileNotFoundError(str(source))
+    for number, source in enumerate(sources):
+        earlier = [other for other in sources[:number] if other.is_dir()]
+        for found in _walk_source(source):
+            yield _unless_taken(found, source, earlier)
+
+
+def _walk_source(source: Path) -> Iterator[Found]:
+    if not source.is_dir():
+        yield Found(source, printable(source.name))
+        return
+    with _Scans(source) as scans:
+        yield from scans.enter(source)
+        for entry in scans:
+            if isinstance(entry, Found):
+                yield entry
+            elif not entry.name.startswith("."):
+                yield from scans.enter(Path(entry.path)) if _is_folder(entry) else _picture(source, entry)
+
+
+class _Scans:
+    """The open scans of one source, one a level: memory follows the depth and never the number of files."""
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._seen: set[tuple[int, int]] = set()
+        self._open: list[tuple[Path, Iterator[os.DirEntry[str]]]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def enter(self, folder: Path) -> Iterator[Found]:
+        """Go on in ``folder``, unless it was entered before; yields what keeps us out."""
+        try:
+            status = folder.stat()
+            if (status.st_dev, status.st_ino) not in self._seen:
+                self._seen.add((status.st_dev, status.st_ino))
+                self._open.append((folder, self._stack.enter_context(os.scandir(folder))))
+        except OSError as error:
+            yield Found(folder, _relative(self._source, folder), unreadable(error))
+
+    def __iter__(self) -> Iterator[os.DirEntry[str] | Found]:
+        while self._open:
+            folder, scan = self._open[-1]
+            try:
+                entry = next(scan, None)
+            except OSError as error:
+                self._open.pop()
+                yield Found(folder, _relative(self._source, folder), unreadable(error))
+                continue
+            if entry is None:
+                self._open.pop()
+            else:
+                yield entry
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _picture(source: Path, entry: os.DirEntry[str]) -> Iterator[Found]:
+    if os.path.splitext(entry.name)[1].lower() not in PICTURE_SUFFIXES:  # noqa: PTH122 - a Path costs ten times as much
+        return
+    path = Path(entry.path)
+    try:
+        if entry.is_file():
+            yield Found(path, _relative(source, path))
+        elif entry.is_symlink() and not path.exists():
+            yield Found(path, _relative(source, path), unreadable(OSError(0, "the link leads nowhere")))
+    except OSError as error:
+        yield Found(path, _relative(source, path), unreadable(error))
+
+
+def _relative(source: Path, path: Path) -> str:
+    return printable(path.relative_to(source).as_posix())
+
+
+def _unless_taken(found: Found, source: Path, earlier: Sequence[Path]) -> Found:
+    if found.error is not None or not earlier:
+        return found
+    relative = found.path.relative_to(source) if source.is_dir() else Path(source.name)
+    for other in earlier:
+        if os.path.lexists(other / relative):
+            return Found(found.path, found.id, error_for(ErrorCode.BAD_REQUEST, f"{other} holds the same id"))
+    return found
