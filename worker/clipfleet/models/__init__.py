@@ -15,8 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clipfleet.models.export import export_model
-
     from clipfleet.models.bundle import Bundle, Golden, load_bundle
     from clipfleet.models.config import ImageConfig, ModelConfig, TextConfig
     from clipfleet.models.devices import choose_devices, list_devices
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
         ModelNotFound,
         OutOfMemory,
     )
+    from clipfleet.models.export import export_model
     from clipfleet.models.library import (
         cache_directory,
         find_bundle,

@@ -26,7 +26,7 @@ _VERSION = b"clipfleet fingerprint 1\n"
 _NOT_IN_A_VECTOR = frozenset({"tokenizer", "dynamic_length"})
 
 
-def fingerprint(  # noqa: PLR0913  each argument is one of the things that decide a vector
+def fingerprint(
     tensors: Mapping[str, NDArray[Any]],
     image: ImageConfig | Mapping[str, Any],
     text: TextConfig | Mapping[str, Any],
