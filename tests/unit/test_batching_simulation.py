@@ -52,7 +52,7 @@ class Simulation:
 
     def ran(self, now: float, size: int) -> None:
         self.free, self.inside, self.idle_since = True, self.inside - size, now
-        self.queue.cost.observe(size, self.run[0] * size + self.run[1])
+        self.queue.record_run(size, self.run[0] * size + self.run[1])
 
     def read(self, now: float) -> None:
         while self.unread and self.arrivals[self.unread[0]] <= now and self.inside < self.held:

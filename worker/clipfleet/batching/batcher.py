@@ -186,12 +186,12 @@ class Batcher(Generic[T]):
     def record_run(self, n: int, seconds: float) -> None:
         """Tell the cost model that the device took `seconds` for `n` items."""
         with self._lock:
-            self._stage.queue.cost.observe(n, seconds)
+            self._stage.queue.record_run(n, seconds)
 
     def estimate(self, n: int) -> float | None:
         """Seconds that a run of `n` items is expected to take; None before the first."""
         with self._lock:
-            return self._stage.queue.cost.estimate(n)
+            return self._stage.queue.estimate(n)
 
     def drain(self) -> list[T]:
         """Remove and return all that waits."""

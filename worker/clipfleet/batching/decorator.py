@@ -74,7 +74,14 @@ class Batched(Generic[In, Out]):
         """
         loop = get_running_loop()
         future: asyncio.Future[Out] = loop.create_future()
-        self._runner.gather((item, future, loop), loop)
+        # The calls of one turn of the loop are gathered, so that the queue's lock is taken once for all of them.
+        runner = self._runner
+        turn = runner.turns.get(loop)
+        if turn is None:
+            turn = runner.new_turn(loop)
+        turn.append((item, future, loop))
+        if len(turn) >= runner.size:
+            runner.end_turn(loop)
         return await future
 
     def call(self, item: In, timeout: float | None = None) -> Out:

@@ -110,28 +110,37 @@ class _Line(Generic[T]):
 
     def push(self, items: Sequence[T], enqueued_at: float, barrier: int) -> None:
         self.entries.extend([(item, enqueued_at, barrier) for item in items])
-        self._pushed += len(items)
+        self.pushed(len(items), enqueued_at)
+
+    def pushed(self, count: int, enqueued_at: float) -> None:
+        self._pushed += count
         minima = self.minima
         while minima and minima[-1][0] >= enqueued_at:
             minima.pop()
         minima.append((enqueued_at, self._pushed - 1))
 
-    def pull(self, count: int, taken: Taken[T]) -> None:
+    def pull(self, count: int) -> list[tuple[T, float, int]]:
         entries, minima = self.entries, self.minima
-        pulled = [entries.popleft() for _ in range(count)]
+        if not count:
+            return []
         self._pulled += count
-        while minima and minima[0][1] < self._pulled:
+        if count == len(entries):
+            pulled = list(entries)
+            entries.clear()
+            minima.clear()
+            return pulled
+        while minima[0][1] < self._pulled:
             minima.popleft()
-        taken.items.extend([entry[0] for entry in pulled])
-        taken.enqueued_at.extend([entry[1] for entry in pulled])
+        return [entries.popleft() for _ in range(count)]
 
 
 class BatchQueue(Generic[T]):
     """The items that wait for one stage, and the rule over them. Owned by one thread; every time in seconds."""
 
-    def __init__(self, policy: BatchPolicy, cost: RunCost | None = None) -> None:
+    def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
-        self.cost = RunCost() if cost is None else cost
+        self._cost = RunCost()
+        self._horizon = policy.max_delay_s
         self._interactive: _Line[T] = _Line()
         self._bulk: _Line[T] = _Line()
         self._count = 0
@@ -145,7 +154,6 @@ class BatchQueue(Generic[T]):
         self._left_at = -math.inf  # when the last announced item did
         self._gap_from = 0.0
         self._gap: float | None = None
-        self._longest_gap = 2 * policy.max_delay_s
 
     def __len__(self) -> int:
         return self._count
@@ -168,8 +176,18 @@ class BatchQueue(Generic[T]):
     @property
     def horizon_s(self) -> float:
         """The longest that a due batch waits for its next sibling: one full run, or `max_delay` if longer."""
-        run = self.cost.estimate(self.policy.max_batch_size)
-        return self.policy.max_delay_s if run is None else max(run, self.policy.max_delay_s)
+        return self._horizon
+
+    def estimate(self, n: int) -> float | None:
+        """Seconds that a run of `n` items is expected to take; None before the first."""
+        return self._cost.estimate(n)
+
+    def record_run(self, n: int, seconds: float) -> None:
+        """Tell that a run of `n` items took `seconds`."""
+        self._cost.observe(n, seconds)
+        run = self._cost.estimate(self.policy.max_batch_size)
+        if run is not None:
+            self._horizon = max(run, self.policy.max_delay_s)
 
     def announce(self, n: int = 1, *, now: float) -> range:
         """Tell that `n` items were read for this stage and are on their way; one ticket for each."""
@@ -210,8 +228,13 @@ class BatchQueue(Generic[T]):
             Whether `next_batch` may now launch earlier than it last said: a waiting owner need only be woken then.
         """
         left = ticket is not None and self._leave(ticket, now)
-        sooner = self.add_all((item,), enqueued_at=enqueued_at, now=now, lane=lane)
-        return sooner or (left and self._released(now))
+        if not self._count:
+            self._barrier = self._next_ticket
+            self._progress_at = now
+        line = self._bulk if lane is Lane.BULK else self._interactive
+        line.entries.append((item, enqueued_at, self._next_ticket))
+        line.pushed(1, enqueued_at)
+        return self._grown(1, enqueued_at) or (left and self._released(now))
 
     def add_all(self, items: Sequence[T], *, enqueued_at: float, now: float, lane: Lane = Lane.INTERACTIVE) -> bool:
         """Queue items of one age that were not announced; see `add`."""
@@ -222,11 +245,7 @@ class BatchQueue(Generic[T]):
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
         line.push(items, enqueued_at, self._next_ticket)
-        self._count += len(items)
-        if enqueued_at < self._oldest:
-            self._oldest = enqueued_at
-            return True
-        return self._count >= self.policy.max_batch_size
+        return self._grown(len(items), enqueued_at)
 
     def next_batch(self, now: float, *, device_free: bool = True) -> Launch | Wait:
         """What to do at `now`. Changes nothing: `take` gives the batch.
@@ -244,27 +263,22 @@ class BatchQueue(Generic[T]):
         due = self._oldest + self.policy.max_delay_s
         if now < due:
             return Wait(due)
-        horizon = self.horizon_s
-        if not self._siblings() or (self._gap is not None and self._gap > horizon):
+        if not self._expecting():
             return Launch(Reason.DELAY)
-        give_up = max(self._progress_at, due) + horizon
+        give_up = max(self._progress_at, due) + self._horizon
         return Wait(give_up) if now < give_up else Launch(Reason.STALLED)
 
     def take(self) -> Taken[T]:
         """Remove and return the next batch, at most `max_batch_size` items, interactive ones first."""
         interactive, bulk = self._places()
-        taken: Taken[T] = Taken([], [])
-        self._interactive.pull(interactive, taken)
-        self._bulk.pull(bulk, taken)
-        self._count -= interactive + bulk
+        entries = self._interactive.pull(interactive) + self._bulk.pull(bulk)
+        self._count -= len(entries)
         lines = [line for line in (self._interactive, self._bulk) if line.entries]
         self._oldest = min((line.minima[0][0] for line in lines), default=math.inf)
         self._barrier = min((line.entries[0][2] for line in lines), default=0)
         # Which of the past arrivals were siblings of the new first item is not kept; the last one stands for them.
         self._progress_at = max(self._progress_at, self._left_at)
-        # Samples are cut off, so that one item that hung for a minute does not switch the wait off for the next fifty.
-        self._longest_gap = 2 * self.horizon_s
-        return taken
+        return Taken([entry[0] for entry in entries], [entry[1] for entry in entries])
 
     def urgency(self, now: float) -> float:
         """How pressing the stage is, in seconds, to choose among stages that share a device.
@@ -298,22 +312,33 @@ class BatchQueue(Generic[T]):
         self._credit = 0 if given == bulk else max(0, self._credit - given * self.policy.bulk_share)
         return interactive, given
 
-    def _siblings(self) -> bool:
-        """Whether an item that was read before the first of the queue left decode is still upstream."""
+    def _grown(self, count: int, enqueued_at: float) -> bool:
+        """`count` items came; whether the decision may now be an earlier one."""
+        self._count += count
+        if enqueued_at < self._oldest:
+            self._oldest = enqueued_at
+            return True
+        return self._count >= self.policy.max_batch_size
+
+    def _expecting(self) -> bool:
+        """Whether a sibling is upstream, and the next one likely to come within the horizon."""
+        if self._gap is not None and self._gap > self._horizon:
+            return False
         while self._lowest_ticket < self._barrier and self._lowest_ticket not in self._upstream:
             self._lowest_ticket += 1
         return self._lowest_ticket < self._barrier
 
     def _released(self, now: float) -> bool:
-        """Whether the queue is due and has no sibling left to wait for."""
-        return bool(self._count) and now >= self._oldest + self.policy.max_delay_s and not self._siblings()
+        """Whether the queue is due and expects no sibling."""
+        return bool(self._count) and now >= self._oldest + self.policy.max_delay_s and not self._expecting()
 
     def _leave(self, ticket: int, now: float) -> bool:
         """An announced item left decode, for this queue or for nowhere; False if it had left before."""
         if ticket not in self._upstream:
             return False
         self._upstream.remove(ticket)
-        sample = min(max(0.0, now - self._gap_from), self._longest_gap)
+        # Cut off, so that one item that hung for a minute does not switch the wait off for the next fifty.
+        sample = min(max(0.0, now - self._gap_from), 2 * self._horizon)
         self._gap = sample if self._gap is None else self._gap + GAP_WEIGHT * (sample - self._gap)
         self._gap_from = self._left_at = now
         if ticket < self._barrier:

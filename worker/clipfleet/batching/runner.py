@@ -40,8 +40,8 @@ class Runner:
         self._function = function
         self._load = context
         self._arguments: tuple[Any, ...] | None = () if context is None else None
-        self._size = policy.max_batch_size
-        self._turns: dict[AbstractEventLoop, Turn] = {}
+        self.size = policy.max_batch_size
+        self.turns: dict[AbstractEventLoop, Turn] = {}
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -58,28 +58,18 @@ class Runner:
         if self._thread is None:
             self._start()
 
-    def gather(self, call: Call, loop: AbstractEventLoop) -> None:
-        """Queue one call of the running loop, at the end of this turn of the loop or as soon as a batch is full.
-
-        So the queue's lock is taken once a turn, not once a call. For which there is no room then, gets `Full`.
-        """
-        turn = self._turns.get(loop)
-        if turn is None:
-            turn = self._new_turn(loop)
-        turn.append(call)
-        if len(turn) >= self._size:
-            self._end_turn(loop)
-
-    def _new_turn(self, loop: AbstractEventLoop) -> Turn:
-        for other in list(self._turns):
+    def new_turn(self, loop: AbstractEventLoop) -> Turn:
+        """Gather the calls that are made in this turn of the running loop, and queue them at its end."""
+        for other in list(self.turns):
             if other.is_closed():
-                self._turns.pop(other, None)
-        turn = self._turns[loop] = Turn(time.monotonic())
-        loop.call_soon(self._end_turn, loop)
+                self.turns.pop(other, None)
+        turn = self.turns[loop] = Turn(time.monotonic())
+        loop.call_soon(self.end_turn, loop)
         return turn
 
-    def _end_turn(self, loop: AbstractEventLoop) -> None:
-        turn = self._turns.pop(loop, None)
+    def end_turn(self, loop: AbstractEventLoop) -> None:
+        """Queue the calls that were gathered; for which there is no room, gets `Full`."""
+        turn = self.turns.pop(loop, None)
         if turn is None:
             return
         fitting, error = self.batcher.put_fitting(turn, enqueued_at=turn.at)
@@ -124,9 +114,15 @@ class Runner:
             self._load_context()
             return
         batch = self.batcher.take()
-        if batch is not None:
-            self._run_wanted(batch.items, self._arguments)
-            batch.done()
+        if batch is None:
+            return
+        try:
+            calls = claimed(batch.items)
+            if calls:
+                self._run(calls, self._arguments)
+        except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
+            fail(batch.items, portable(error))
+        batch.done()
 
     def _load_context(self) -> None:
         """Build the context in the thread that will use it.
@@ -138,14 +134,6 @@ class Runner:
             self._arguments = () if self._load is None else (self._load(),)
         except BaseException as error:  # noqa: BLE001  (a SystemExit in a loader must not leave callers hanging)
             fail(self.batcher.drain(), portable(error))
-
-    def _run_wanted(self, calls: list[Call], arguments: tuple[Any, ...]) -> None:
-        try:
-            wanted = claimed(calls)
-            if wanted:
-                self._run(wanted, arguments)
-        except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
-            fail(calls, portable(error))
 
     def _run(self, calls: Sequence[Call], arguments: tuple[Any, ...]) -> None:
         """Run and settle the calls; if the function raises, halve until the guilty input stands alone.
@@ -161,8 +149,9 @@ class Runner:
                 settle(calls, [error])
                 return
         else:
-            self.batcher.record_run(len(calls), time.monotonic() - start)
+            seconds = time.monotonic() - start
             settle(calls, outcomes)
+            self.batcher.record_run(len(calls), seconds)
             return
         middle = len(calls) // 2
         self._run(calls[:middle], arguments)

@@ -170,7 +170,7 @@ class Stage(Generic[T]):
         with self.monitor.lock:
             self.in_flight -= count
             if seconds is not None:
-                self.queue.cost.observe(count, seconds)
+                self.queue.record_run(count, seconds)
 
     def empty(self) -> list[T]:
         """Remove and return all that waits."""
@@ -196,7 +196,7 @@ class Stage(Generic[T]):
     def _retry_after(self) -> float:
         """Backlog over the measured rate."""
         size = self.queue.policy.max_batch_size
-        run = self.queue.cost.estimate(size)
+        run = self.queue.estimate(size)
         if run is None:
             return RETRY_UNKNOWN_S
         low, high = RETRY_RANGE_S
