@@ -1,0 +1,236 @@
+"""Admission: many submits, few calls; a call may be sent twice, its requests are added once.
+
+A call carries its key (``call:<producer>.<n>``) for life. When its answer does not come, the very same call goes out
+again on the next connection, and the script gives its first answer again if it had one. That memory lasts 60 s, so a
+call is sent for 50 s at most; after that its requests may or may not be in the queue, and only their results can tell.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from clipfleet.producer.command import Command, Reply, nothing
+from clipfleet.producer.pending import Pending, Stage
+from clipfleet.producer.trouble import Remedy, broken_by, remedy_for
+from clipfleet.schemas import scripts
+from clipfleet.schemas.errors import ErrorCode, QueueFull, RequestFailed, error_for
+from clipfleet.schemas.keys import Lane, QueueKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Admission", "Call"]
+
+MAX_CALL_REQUESTS: Final = 256
+MAX_CALL_BYTES: Final = 4 * 1024 * 1024
+# A second call is worth its cost when it is not for a handful: those ride with the next.
+MAX_CALLS_AT_ONCE: Final = 8
+WORTH_A_CALL: Final = 64
+RESEND_FOR_S: Final = 50.0  # the call key lives for 60
+LATER_S: Final = 0.05
+REPLICA_WAIT_MS: Final = 500
+CALL_KEY_TTL_MS: Final = 60_000
+
+
+class Call:
+    """One admit call; its requests and their order never change, since an answer counts by position."""
+
+    __slots__ = ("confirming", "first_sent", "key", "lane", "not_before", "requests", "whole_script")
+
+    def __init__(self, key: str, lane: Lane, requests: list[Pending]) -> None:
+        self.key = key
+        self.lane = lane
+        self.requests = requests
+        self.first_sent: float | None = None
+        self.not_before = 0.0
+        self.whole_script = False
+        self.confirming = False
+
+
+class Admission:
+    """Makes calls of requests and verdicts of answers.
+
+    Args:
+        keys: the queue's keys.
+        producer: this producer's name.
+        replicated: count a request as accepted when a replica has it.
+        accept: called with each request that is in the queue.
+        refuse: called with each request that is not, and why.
+    """
+
+    def __init__(
+        self,
+        keys: QueueKeys,
+        producer: str,
+        *,
+        replicated: bool,
+        accept: Callable[[Pending], None],
+        refuse: Callable[[Pending, RequestFailed], None],
+    ) -> None:
+        self._keys = keys
+        self._producer = producer
+        self._replicated = replicated
+        self._accept = accept
+        self._refuse = refuse
+        self._script = scripts.load("admit")
+        self._numbers = count(1)
+        self._waiting: dict[Lane, deque[Pending]] = {lane: deque() for lane in Lane}
+        self._again: deque[Call] = deque()
+        self._flying = 0
+
+    def add(self, request: Pending) -> None:
+        """Take a request in; it leaves with the next call."""
+        self._waiting[request.lane].append(request)
+
+    def waiting(self) -> list[Pending]:
+        """Requests that are in no call yet."""
+        return [request for lane in self._waiting.values() for request in lane if request.stage is Stage.WAITING]
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to send."""
+        return not self._again and not any(self._waiting.values())
+
+    @property
+    def due(self) -> float | None:
+        """When the earliest call that waits for its moment may go; None when none does."""
+        return min((call.not_before for call in self._again), default=None)
+
+    def commands(self, now: float, *, fresh: bool) -> list[Command]:
+        """What to send now; with ``fresh`` false only calls that were sent before."""
+        commands: list[Command] = []
+        for _ in range(len(self._again)):
+            call = self._again.popleft()
+            if call.not_before > now:
+                self._again.append(call)
+            elif call.first_sent is not None and now - call.first_sent > RESEND_FOR_S:
+                continue  # for better or worse: see the head of this file
+            else:
+                commands += self._send(call, now)
+        if fresh:
+            for lane in Lane:
+                while self._flying < MAX_CALLS_AT_ONCE and self._worth_a_call(lane):
+                    requests = self._take(lane)
+                    if requests:
+                        number = next(self._numbers)
+                        commands += self._send(Call(self._keys.call(self._producer, number), lane, requests), now)
+        return commands
+
+    def _worth_a_call(self, lane: Lane) -> bool:
+        waiting = len(self._waiting[lane])
+        return waiting >= WORTH_A_CALL or (waiting > 0 and self._flying == 0)
+
+    def _take(self, lane: Lane) -> list[Pending]:
+        taken: list[Pending] = []
+        waiting, size = self._waiting[lane], 0
+        while waiting and len(taken) < MAX_CALL_REQUESTS:
+            request = waiting[0]
+            if taken and size + len(request.payload) > MAX_CALL_BYTES:
+                break
+            waiting.popleft()
+            if request.stage is Stage.WAITING:  # else it was cancelled or ran out here
+                request.stage = Stage.CALLING
+                size += len(request.payload)
+                taken.append(request)
+        return taken
+
+    def _send(self, call: Call, now: float) -> list[Command]:
+        self._flying += 1
+        if call.first_sent is None:
+            call.first_sent = now
+        script = ("EVAL", self._script.text) if call.whole_script else ("EVALSHA", self._script.sha)
+        keys = self._keys
+        args: list[str | bytes | int] = [*script, 5, *keys.lanes, keys.fleet, keys.bytes, call.key, call.lane.value]
+        for request in call.requests:
+            # A request that ended meanwhile keeps its place, to be dropped by the worker at once.
+            ended = request.stage is Stage.DONE
+            left_ms = 1 if ended else max(1, int((request.deadline - now) * 1000))
+            args += (request.id, left_ms, request.payload)
+        commands = [
+            Command(tuple(args), lambda reply, now: self._answered(call, reply, now), lambda _: self._lost(call))
+        ]
+        if self._replicated:
+            # WAIT counts from this connection's own last write; a call answered from memory has written nothing.
+            commands += [
+                Command(("PEXPIRE", call.key, CALL_KEY_TTL_MS), nothing, nothing),
+                Command(
+                    ("WAIT", 1, REPLICA_WAIT_MS),
+                    lambda reply, now: self._confirmed(call, reply, now),
+                    lambda _: self._unconfirmed(call, 0.0),
+                ),
+            ]
+        return commands
+
+    def _lost(self, call: Call) -> None:
+        self._flying -= 1
+        call.confirming = False
+        if any(request.stage is Stage.CALLING for request in call.requests):
+            self._again.append(call)
+
+    def _answered(self, call: Call, reply: Reply, now: float) -> None:
+        if isinstance(reply, Exception):
+            self._erred(call, reply, now)
+            return
+        self._flying -= 1
+        _, retry_after_ms, _, answers = reply
+        call.confirming = self._replicated
+        for request, answer in zip(call.requests, answers, strict=True):
+            if not self._replicated:
+                request.payload = b""
+            if request.stage is not Stage.CALLING:
+                continue
+            if b"-" not in answer:
+                self._refuse(request, _refusal(answer, retry_after_ms))
+            elif not self._replicated:
+                self._accept(request)
+
+    def _erred(self, call: Call, error: Exception, now: float) -> None:
+        remedy = remedy_for(error)
+        if remedy in {Remedy.RECONNECT, Remedy.MOVED}:
+            raise broken_by(error)  # `lost` takes the call back
+        self._flying -= 1
+        if remedy is Remedy.LOAD_SCRIPT:
+            call.whole_script = True
+            self._again.append(call)
+        elif remedy is Remedy.LATER:
+            call.not_before = now + LATER_S
+            self._again.append(call)
+        else:
+            for request in call.requests:
+                if request.stage is Stage.CALLING:
+                    full = remedy is Remedy.FULL
+                    self._refuse(
+                        request,
+                        QueueFull(1.0, "Redis has no memory left")
+                        if full
+                        else error_for(ErrorCode.UNAVAILABLE, f"Redis refuses the admission: {error}"),
+                    )
+
+    def _confirmed(self, call: Call, reply: Reply, now: float) -> None:
+        if not call.confirming:
+            return  # its admission went wrong and is being mended
+        if isinstance(reply, int) and reply >= 1:
+            call.confirming = False
+            for request in call.requests:
+                request.payload = b""
+                if request.stage is Stage.CALLING:
+                    self._accept(request)
+        else:
+            self._unconfirmed(call, now + LATER_S)
+
+    def _unconfirmed(self, call: Call, not_before: float) -> None:
+        """No replica has it: the same call again, answered from memory by this server or added by its successor."""
+        if call.confirming:
+            call.confirming = False
+            call.not_before = not_before
+            if any(request.stage is Stage.CALLING for request in call.requests):
+                self._again.append(call)
+
+
+def _refusal(answer: bytes, retry_after_ms: int) -> RequestFailed:
+    code = answer.decode()
+    if code == ErrorCode.QUEUE_FULL:
+        return QueueFull(retry_after_ms / 1000)
+    return error_for(code)

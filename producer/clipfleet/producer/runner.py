@@ -1,0 +1,121 @@
+"""The thread behind a ``Client``: one event loop, started with the first request, gone with ``close``.
+
+Callers hand requests over and wait on a lock of their own; nothing else is shared. A fork leaves the child without
+the thread but with copies of its sockets, so the child starts anew, under a name of its own, and never touches them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from clipfleet.producer.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clipfleet.producer.config import Config
+    from clipfleet.producer.core import Core
+    from clipfleet.producer.pending import Pending
+
+__all__ = ["Runner"]
+
+STOP_S: Final = 5.0
+# A parent's loop, kept in its child: finalising it there would take the parent's sockets off the shared epoll set.
+_LEFT_TO_THE_PARENT: Final[list[Runner]] = []
+
+
+class Runner:
+    """A core, its engine and their thread.
+
+    Raises:
+        RuntimeError: from ``add`` and ``post`` once it is stopped.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        producer = config.producer_name()
+        self.core: Core = config.core(producer)
+        self.inbox_key = config.keys.inbox(producer)
+        self.lock = threading.Lock()
+        self._pid = os.getpid()
+        self._incoming: deque[Pending] = deque()
+        self._scheduled = False
+        self._loop = asyncio.new_event_loop()
+        self._engine: Engine | None = None
+        self._thread = threading.Thread(target=self._run, name="clipfleet-client", daemon=True)
+        self._thread.start()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a parent's, seen from its child."""
+        return self._pid != os.getpid()
+
+    def leave_to_parent(self) -> None:
+        """Keep it from being finalised in this process."""
+        _LEFT_TO_THE_PARENT.append(self)
+
+    @property
+    def unanswered(self) -> int:
+        """Requests in hand."""
+        return len(self.core.unanswered) + len(self._incoming)
+
+    def add(self, request: Pending) -> None:
+        """Hand a request over."""
+        self._incoming.append(request)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon_threadsafe(self._take_in)
+
+    def post(self, action: Callable[[Core], None]) -> None:
+        """Do something to the core, in its own thread, after all that was handed over before."""
+
+        def act() -> None:
+            self._take_in()
+            action(self.core)
+            self._pump()
+
+        self._loop.call_soon_threadsafe(act)
+
+    def stop(self) -> None:
+        """Let admissions under way be decided, end the rest, end the thread."""
+        if self.inherited or not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._close()))
+        if threading.current_thread() is not self._thread:
+            self._thread.join(self._config.io_timeout_s + STOP_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    async def _close(self) -> None:
+        try:
+            self._take_in()
+            if self._engine is not None:
+                await self._engine.close(self._config.io_timeout_s)
+        finally:
+            self._loop.stop()
+
+    def _take_in(self) -> None:
+        # Before the queue is read: what comes later schedules itself.
+        self._scheduled = False
+        while self._incoming:
+            self.core.add(self._incoming.popleft())
+        self._pump()
+
+    def _pump(self) -> None:
+        if self._engine is None:
+            config = self._config
+            self._engine = _engine(self.core, config)
+        self._engine.pump()
+
+
+def _engine(core: Core, config: Config) -> Engine:
+    return Engine(core, config.address, io_timeout_s=config.io_timeout_s, block_s=config.block_s)

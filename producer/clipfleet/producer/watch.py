@@ -1,0 +1,85 @@
+"""Results on keys of their own (``reply="key"``): looked up for as long as somebody waits.
+
+Many keys share one round trip on the connection that there is; a blocking read would take a connection for each. The
+pause between looks grows from 10 ms to 250 ms, for each key on its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from clipfleet.producer.command import Command, Reply
+from clipfleet.producer.trouble import Remedy, broken_by, remedy_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clipfleet.producer.pending import Pending
+    from clipfleet.schemas.keys import QueueKeys
+
+__all__ = ["KeyWatch"]
+
+FIRST_PAUSE_S: Final = 0.01
+LONGEST_PAUSE_S: Final = 0.25
+GROWTH: Final = 1.5
+
+
+class _Look:
+    __slots__ = ("asking", "due", "pause", "request")
+
+    def __init__(self, request: Pending) -> None:
+        self.request = request
+        self.asking = False
+        self.due = 0.0
+        self.pause = FIRST_PAUSE_S
+
+
+class KeyWatch:
+    """The keys that somebody waits for.
+
+    Args:
+        keys: the queue's keys.
+        deliver: called with a request and the bytes found under its key.
+    """
+
+    def __init__(self, keys: QueueKeys, deliver: Callable[[Pending, bytes, float], None]) -> None:
+        self._keys = keys
+        self._deliver = deliver
+        self._looks: dict[Pending, _Look] = {}
+
+    def add(self, request: Pending) -> None:
+        """Start looking."""
+        self._looks.setdefault(request, _Look(request))
+
+    def drop(self, request: Pending) -> None:
+        """Nobody waits for it any more."""
+        self._looks.pop(request, None)
+
+    def __len__(self) -> int:
+        return len(self._looks)
+
+    @property
+    def due(self) -> float | None:
+        """When the next look is due; None when none is."""
+        return min((look.due for look in self._looks.values() if not look.asking), default=None)
+
+    def commands(self, now: float) -> list[Command]:
+        """The looks that are due."""
+        return [self._command(look) for look in self._looks.values() if not look.asking and look.due <= now]
+
+    def _command(self, look: _Look) -> Command:
+        look.asking = True
+
+        def found(reply: Reply, now: float) -> None:
+            if isinstance(reply, Exception) and remedy_for(reply) in {Remedy.RECONNECT, Remedy.MOVED}:
+                raise broken_by(reply)
+            again(now)
+            if isinstance(reply, list) and reply and look.request in self._looks:
+                self._deliver(look.request, reply[0], now)
+
+        def again(now: float) -> None:
+            look.asking = False
+            look.due = now + look.pause
+            look.pause = min(LONGEST_PAUSE_S, look.pause * GROWTH)
+
+        return Command(("LRANGE", self._keys.result(look.request.id), 0, 0), found, again)
