@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clipfleet.cli.commands import dead, demo, doctor, embed, index, model, search, status, up, worker
-from clipfleet.cli.version import version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +24,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
     if wanted:
+        from clipfleet.cli.version import version  # noqa: PLC0415
+
         typer.echo(f"clipfleet {version()}")
         raise typer.Exit
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from clipfleet.cli.settings import Settings
@@ -11,15 +11,10 @@ if TYPE_CHECKING:
 __all__ = ["connect"]
 
 
-def connect(settings: Settings, *, lane: str = "interactive") -> Client:
+def connect(settings: Settings, *, lane: Literal["interactive", "bulk"] = "interactive") -> Client:
     """A client of the fleet that ``settings`` name; a context manager."""
-    from clipfleet.producer import Client  # noqa: PLC0415  redis takes its time to import
-    from clipfleet.schemas.keys import Lane  # noqa: PLC0415
+    from clipfleet.producer import Client  # noqa: PLC0415  not for --help
 
     return Client(
-        settings.redis_url,
-        queue=settings.queue,
-        prefix=settings.prefix,
-        timeout=settings.timeout_s or 60.0,
-        lane=Lane(lane),
+        settings.redis_url, queue=settings.queue, prefix=settings.prefix, timeout=settings.timeout_s, lane=lane
     )

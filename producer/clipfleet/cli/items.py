@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from clipfleet.cli.errors import Exit, advice, exit_for_items
 from clipfleet.index.files import printable, read_picture
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from clipfleet.cli.output import Output
     from clipfleet.producer import Client
     from clipfleet.producer.requests import NewRequest
     from clipfleet.schemas.result import Result
 
-__all__ = ["Answer", "Item", "answers", "arguments_or_stdin", "file_items", "lines_of", "text_items"]
+__all__ = ["Answer", "Item", "Tally", "answers", "arguments_or_stdin", "file_items", "lines_of", "text_items"]
 
 _MAX_IN_FLIGHT: Final = 256
 
@@ -49,6 +51,29 @@ class Answer:
     label: str
     result: Result | None
     error: RequestFailed | None
+
+
+class Tally:
+    """Counts the answers of one run and tells at its end what to do about those that failed."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._done = 0
+        self._failed: list[ErrorCode] = []
+
+    def add(self, error: RequestFailed | None) -> None:
+        """One more answer."""
+        if error is None:
+            self._done += 1
+        else:
+            self._failed.append(error.code)
+
+    def end(self) -> Exit:
+        """The exit code; advice goes to stderr, once for each kind of failure that there is advice for."""
+        for code in dict.fromkeys(self._failed):
+            if hint := advice(code):
+                self._out.note(f"  {code}: {hint}")
+        return exit_for_items(self._done, self._failed)
 
 
 def text_items(texts: Iterable[str | bytes]) -> Iterator[Item]:

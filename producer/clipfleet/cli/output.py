@@ -78,7 +78,8 @@ class Output:
         """A rich console on stdout for tables and panels."""
         from rich.console import Console  # noqa: PLC0415  not for --json
 
-        return Console(file=self._stdout, highlight=False, soft_wrap=not self._stdout.isatty())
+        # In a pipe there is no width to keep to, and wrapped cells are hard to cut.
+        return Console(file=self._stdout, highlight=False, width=None if self._stdout.isatty() else 240)
 
     def clear(self) -> None:
         """Clear the screen."""
@@ -110,14 +111,15 @@ class Output:
         return bar, bar.add_task(what, total=None, failed=0)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table on stdout."""
+        """A table on stdout; columns whose name starts with ``#`` hold numbers."""
         from rich import box  # noqa: PLC0415
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
         table = Table(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD)
         for column in columns:
-            table.add_column(column, justify="right" if column.startswith("#") else "left", overflow="fold")
+            numbers = column.startswith("#")
+            table.add_column(column.removeprefix("#"), justify="right" if numbers else "left", overflow="fold")
         for row in rows:
             # As Text: an id such as "[red]" is data, not markup.
             table.add_row(*(Text(cell) for cell in row))

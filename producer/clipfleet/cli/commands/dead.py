@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from clipfleet.cli.letters import Letter
     from clipfleet.cli.queue import QueueView
     from clipfleet.producer import Client
+    from clipfleet.schemas.errors import RequestFailed
 
 __all__ = ["register"]
 
@@ -49,7 +50,7 @@ def list_letters(run: Run, *, inputs: _Inputs = False) -> int:
             for letter in found:
                 run.out.json(letter.to_json(inputs=inputs))
             return 0
-        columns = ["entry", "pipeline", "code", "# deliveries", "message", *(["inputs"] if inputs else [])]
+        columns = ["entry", "pipeline", "code", "#deliveries", "message", *(["inputs"] if inputs else [])]
         rows = [_row(letter, inputs=inputs) for letter in found]
         if rows:
             run.out.table("", columns, rows)
@@ -64,7 +65,7 @@ def retry(run: Run, entries: _Entries = None, *, every: _All = False) -> int:
     The first sender has long been told of the failure: what counts is what the request does, such as indexing.
     """
     from clipfleet.cli.client import connect  # noqa: PLC0415
-    from clipfleet.cli.errors import exit_for_items  # noqa: PLC0415
+    from clipfleet.cli.items import Tally  # noqa: PLC0415
     from clipfleet.cli.queue import QueueView  # noqa: PLC0415
 
     with (
@@ -72,9 +73,10 @@ def retry(run: Run, entries: _Entries = None, *, every: _All = False) -> int:
         QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view,
         connect(settings) as client,
     ):
-        chosen = _chosen(view, entries, every=every)
-        failed = [error.code for letter in chosen if (error := _retry_one(run, view, client, letter)) is not None]
-    return exit_for_items(len(chosen) - len(failed), failed)
+        tally = Tally(run.out)
+        for letter in _chosen(view, entries, every=every):
+            tally.add(_retry_one(run, view, client, letter))
+    return tally.end()
 
 
 def drop(run: Run, entries: _Entries = None, *, every: _All = False) -> int:
@@ -108,7 +110,7 @@ def _chosen(view: QueueView, entries: list[str] | None, *, every: bool) -> list[
     return [known[entry] for entry in entries or ()]
 
 
-def _retry_one(run: Run, view: QueueView, client: Client, letter: Letter) -> Any:
+def _retry_one(run: Run, view: QueueView, client: Client, letter: Letter) -> RequestFailed | None:
     from clipfleet.cli.commands.embed import failure_json  # noqa: PLC0415
     from clipfleet.schemas.errors import ErrorCode, RequestFailed  # noqa: PLC0415
 

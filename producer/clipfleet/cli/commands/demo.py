@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from clipfleet.cli.errors import CliError
-from clipfleet.cli.local import Stack, StackOptions
 from clipfleet.cli.run import PLAIN, Run, command, usage
 from clipfleet.cli.settings import Flags, load
 from clipfleet.schemas.limits import DEFAULT_PREFIX, DEFAULT_QUEUE
@@ -93,6 +92,8 @@ def _pictures(chosen: Path | None) -> Path:
 
 @contextmanager
 def _fleet(run: Run) -> Iterator[Settings]:
+    from clipfleet.cli.local import Stack, StackOptions  # noqa: PLC0415
+
     folder = Path.cwd() / _FOLDER
     if folder.exists():
         if not (folder / _MARK).exists():

@@ -49,8 +49,7 @@ def embed(run: Run, inputs: _Inputs = None, *, image: _Images = None) -> int:
     exit code is 3.
     """
     from clipfleet.cli.client import connect  # noqa: PLC0415
-    from clipfleet.cli.errors import exit_for_items  # noqa: PLC0415
-    from clipfleet.cli.items import answers, arguments_or_stdin, file_items, text_items  # noqa: PLC0415
+    from clipfleet.cli.items import Tally, answers, arguments_or_stdin, file_items, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
     names = arguments_or_stdin([*(image or ()), *(inputs or ())])
@@ -60,15 +59,12 @@ def embed(run: Run, inputs: _Inputs = None, *, image: _Images = None) -> int:
         )
     items = file_items(names) if image else text_items(names)
     call: Any = requests.embed_image if image else requests.embed_text
-    done, failed = 0, []
+    tally = Tally(run.out)
     with run.fleet() as settings, connect(settings) as client:
         for answer in answers(client, items, call):
-            if answer.error is None:
-                done += 1
-            else:
-                failed.append(answer.error.code)
+            tally.add(answer.error)
             _show(run.out, answer)
-    return exit_for_items(done, failed)
+    return tally.end()
 
 
 def _show(out: Output, answer: Answer) -> None:

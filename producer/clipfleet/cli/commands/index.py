@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Final
 import typer
 
 from clipfleet.cli.run import Collection, Run, command, usage
+from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["register", "run_index"]
 
 _Sources = Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Folders of pictures, or single files.")]
-_Lane = Annotated[
-    str, typer.Option("--lane", metavar="bulk|interactive", help="Which lane: live queries go before bulk.")
-]
+_Lane = Annotated[Lane, typer.Option("--lane", help="Which lane: live queries go before bulk.")]
 _Failures = Annotated[
     Path | None,
     typer.Option("--failures", metavar="FILE", help="Write each failed picture with its error code, as JSON lines."),
@@ -45,7 +44,12 @@ def register(app: typer.Typer) -> None:
 
 
 def index(
-    run: Run, sources: _Sources, *, collection: Collection = "images", lane: _Lane = "bulk", failures: _Failures = None
+    run: Run,
+    sources: _Sources,
+    *,
+    collection: Collection = "images",
+    lane: _Lane = Lane.BULK,
+    failures: _Failures = None,
 ) -> int:
     """Index folders of pictures.
 
@@ -56,8 +60,6 @@ def index(
     for path in paths:
         if not path.exists():
             raise usage(f"{path}: no such file or folder")
-    if lane not in {"bulk", "interactive"}:
-        raise usage(f"--lane is bulk or interactive, not {lane!r}")
     with run.fleet(store=True) as settings:
         return run_index(run, settings, paths, collection=collection, lane=lane, failures=failures)
 
@@ -68,26 +70,31 @@ def run_index(
     paths: list[Path],
     *,
     collection: str,
-    lane: str = "bulk",
+    lane: Lane = Lane.BULK,
     failures: Path | None = None,
 ) -> int:
     """Index ``paths`` and report; the exit code."""
     from clipfleet.cli.client import connect  # noqa: PLC0415
-    from clipfleet.cli.errors import exit_for_items  # noqa: PLC0415
+    from clipfleet.cli.items import Tally  # noqa: PLC0415
     from clipfleet.cli.lite import RowGuard  # noqa: PLC0415
     from clipfleet.cli.progress import Progress  # noqa: PLC0415
     from clipfleet.index import index_folder, walk  # noqa: PLC0415
 
+    tally = Tally(run.out)
     guard = RowGuard(settings, collection) if settings.milvus_is_lite else None
     with ExitStack() as stack:
-        client = stack.enter_context(connect(settings, lane=lane))
+        client = stack.enter_context(connect(settings, lane=lane.value))
         file = stack.enter_context(failures.open("w", encoding="utf-8")) if failures else None
         progress = stack.enter_context(Progress(run.out, "indexing", lambda: walk(paths)))
-        report = index_folder(
-            client, paths, collection=collection, on_outcome=_outcome_sink(run, progress, file), guard=guard
-        )
+        show = _outcome_sink(run, progress, file)
+
+        def on_outcome(outcome: Outcome) -> None:
+            tally.add(outcome.error)
+            show(outcome)
+
+        report = index_folder(client, paths, collection=collection, on_outcome=on_outcome, guard=guard)
     _summary(run, report, collection)
-    code = exit_for_items(report.indexed, report.failed)
+    code = tally.end()
     return 1 if report.stopped or (not report.indexed and not code) else code
 
 

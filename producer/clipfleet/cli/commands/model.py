@@ -52,7 +52,7 @@ def list_them(run: Run) -> int:
         for each in found:
             run.out.json(each)
     else:
-        columns = ("name", "# dimensions", "# MiB", "fingerprint", "path")
+        columns = ("name", "#dimensions", "#MiB", "fingerprint", "path")
         run.out.table("", columns, [_row(each) for each in found])
     return 1 if any("error" in each for each in found) else 0
 

@@ -67,8 +67,7 @@ def search(
     The score is the cosine similarity: higher is better.
     """
     from clipfleet.cli.client import connect  # noqa: PLC0415
-    from clipfleet.cli.errors import exit_for_items  # noqa: PLC0415
-    from clipfleet.cli.items import answers, arguments_or_stdin, file_items, text_items  # noqa: PLC0415
+    from clipfleet.cli.items import Tally, answers, arguments_or_stdin, file_items, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
     names = arguments_or_stdin([*(image or ()), *(text or ())])
@@ -80,17 +79,14 @@ def search(
     def call(value: str | bytes) -> Any:
         return requests.search(**{by: value}, collection=collection, limit=limit, filter=where)  # type: ignore[arg-type]
 
-    done, failed = 0, []
+    tally = Tally(run.out)
     with run.fleet(store=True) as settings, connect(settings) as client:
         began = time.monotonic()
         for answer in answers(client, items, call):
-            if answer.error is None:
-                done += 1
-            else:
-                failed.append(answer.error.code)
+            tally.add(answer.error)
             show_hits(run.out, answer, elapsed_s=time.monotonic() - began)
             began = time.monotonic()
-    return exit_for_items(done, failed)
+    return tally.end()
 
 
 def show_hits(out: Output, answer: Answer, *, elapsed_s: float) -> None:
@@ -109,4 +105,4 @@ def show_hits(out: Output, answer: Answer, *, elapsed_s: float) -> None:
     if not hits:
         out.line(title)
         return
-    out.table(title, ("#", "# score", "id"), [(str(n), f"{hit.score:.3f}", hit.id) for n, hit in enumerate(hits, 1)])
+    out.table(title, ("#rank", "#score", "id"), [(str(n), f"{hit.score:.3f}", hit.id) for n, hit in enumerate(hits, 1)])

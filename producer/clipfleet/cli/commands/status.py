@@ -85,9 +85,9 @@ def _show(out: Output, snapshot: Snapshot, queue: str) -> None:
         (lane.lane, str(lane.waiting), str(lane.in_flight), "" if lane.oldest_s is None else f"{lane.oldest_s:.1f} s")
         for lane in snapshot.lanes
     ]
-    out.table("", ("lane", "# waiting", "# in flight", "# oldest"), lanes)
+    out.table("", ("lane", "#waiting", "#in flight", "#oldest"), lanes)
     if snapshot.workers:
-        columns = ("worker", "state", "device", "provider", "# rate/s", "# mean batch", "# settled", "# failed")
+        columns = ("worker", "state", "device", "provider", "#rate/s", "#mean batch", "#settled", "#failed")
         out.table("", columns, [_worker_row(worker) for worker in snapshot.workers])
     else:
         out.line("no worker has served this queue: start one with 'clipfleet worker' or 'clipfleet up'")

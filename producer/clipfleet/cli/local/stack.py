@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Final
 from clipfleet.cli.errors import CliError
 from clipfleet.cli.local.child import Child, tail
 from clipfleet.cli.local.endpoints import Endpoints, process_start
-from clipfleet.cli.local.redis import RedisServer
+from clipfleet.cli.local.redis import RedisServer, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -117,8 +117,7 @@ class Stack:
         self._say("starting Redis")
         self._redis.start()
         if options.store:
-            self._say("starting Milvus Lite")
-            self._milvus = _start_milvus(options.folder / "milvus")
+            self._milvus = _milvus(options.folder / "milvus")
         self.endpoints = Endpoints(
             pid=os.getpid(),
             start=process_start(os.getpid()) or 0,
@@ -129,12 +128,19 @@ class Stack:
             # `worker --local` becomes the worker itself.
             has_worker=options.worker or options.command == "worker",
         )
-        if options.worker:
-            self._say("starting a worker")
-            self._start_worker(self.endpoints)
+        with contextlib.ExitStack() as ready:
+            if options.worker:
+                # First, since it takes longest; it asks for Milvus only when a request needs it.
+                self._say("starting a worker")
+                ready.enter_context(self._worker_started(self.endpoints))
+            if self._milvus is not None:
+                self._say("starting Milvus Lite")
+                self._milvus.start()
         self.endpoints.write(options.folder)
 
-    def _start_worker(self, endpoints: Endpoints) -> None:
+    @contextlib.contextmanager
+    def _worker_started(self, endpoints: Endpoints) -> Iterator[None]:
+        """Start a worker at the beginning, wait until it serves at the end."""
         from clipfleet.cli.queue import QueueView  # noqa: PLC0415  redis takes its time to import
 
         argv = [sys.executable, "-m", "clipfleet.cli", "worker", *self.options.worker_flags]
@@ -145,6 +151,7 @@ class Stack:
             self._worker = Child("worker", argv, log=log, env=_worker_env(endpoints, self.options.prefix))
             # Killed at once when we are: its leases make that safe, and its Redis goes with us anyway.
             self._worker.start(death_signal=signal.SIGKILL)
+            yield
             deadline = time.monotonic() + WORKER_READY_S
             while not set(queue.living_workers()) - before:
                 if not self._worker.alive():
@@ -178,7 +185,8 @@ class Stack:
                 raise CliError(f"the worker keeps ending; its log ends:\n{tail(self._worker.log)}")
             self._restarts.append(now)
             self._say(f"the worker ended with code {self._worker.exit_code()}; starting another")
-            self._start_worker(self.endpoints)
+            with self._worker_started(self.endpoints):
+                pass
 
     def stop(self) -> None:
         """Stop the worker, then Milvus Lite, then Redis: each may still need the next while it ends."""
@@ -286,12 +294,11 @@ def _running(folder: Path) -> str:
     )
 
 
-def _start_milvus(folder: Path) -> LiteServer:
+def _milvus(folder: Path) -> LiteServer:
     from clipfleet.store.lite import LiteServer  # noqa: PLC0415  only with a store
 
-    server = LiteServer(folder)
-    server.start()
-    return server
+    # The port is chosen here, so that the worker can be told before Milvus Lite answers.
+    return LiteServer(folder, free_port())
 
 
 def _worker_env(endpoints: Endpoints, prefix: str) -> Mapping[str, str]:
