@@ -8,18 +8,24 @@ Source: ITU-T T.81 annex B, ICC.1:2010 annex B.4.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from clipfleet.operators._container import Container, Unreadable
 from clipfleet.operators._exif import orientation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["read_jpeg"]
 
 _SOS, _EOI, _COMMENT, _APP1, _APP2 = 0xDA, 0xD9, 0xFE, 0xE1, 0xE2
 # APP0 (JFIF) and APP14 (Adobe: is it RGB, YCCK, inverted?) say how to decode; the other thirteen do not.
 _DROPPED = frozenset({*range(0xE1, 0xEE), 0xEF, _COMMENT})
+# Cut shorter, they make Pillow refuse the picture.
+_SHORTEST = {b"JFIF": 14, b"Adobe": 12}
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 _EXIF, _ICC = b"Exif\x00\x00", b"ICC_PROFILE\x00"
-_MAX_SEGMENTS = 5_000
-_MAX_PADDING = 4_096
+_MAX_STEPS = 10_000
 # Each scan walks all blocks: a few hundred bytes more can cost another second. 64 megapixels in 10 scans, which
 # is what encoders write, is a third of this.
 _MAX_PIXEL_SCANS = 2_000_000_000
@@ -35,39 +41,48 @@ def read_jpeg(data: bytes) -> Container:
     view = memoryview(data)
     exif = b""
     profile: dict[int, bytes] = {}
-    start = position = 2
-    padding = segments = 0
-    while position + 4 <= len(data) and data[position] == 0xFF:
-        marker = data[position + 1]
-        if marker == 0xFF:
-            position += 1
-            padding += 1
-        elif marker in _BARE:
-            position += 2
-            padding += 1
-        elif marker in (_SOS, _EOI, 0):
-            break
-        else:
-            length = int.from_bytes(data[position + 2 : position + 4], "big")
-            end = position + 2 + length
-            if length < 2 or end > len(data):
-                break
-            if marker in _DROPPED:
-                kept.append(view[start:position])
-                start = end
-                body = data[position + 4 : end]
-                if marker == _APP1 and body.startswith(_EXIF) and not exif:
-                    exif = body
-                elif marker == _APP2 and body.startswith(_ICC) and len(body) > 14:
-                    profile.setdefault(body[12], body[14:])
-            position = end
-            segments += 1
-        if segments > _MAX_SEGMENTS or padding > _MAX_PADDING:
-            raise Unreadable("more header segments than a picture has")
-    kept.append(view[start:])
+    copied = 0
+    for marker, start, end in _segments(data):
+        body = data[start + 4 : end]
+        if marker not in _DROPPED and not _too_short(body):
+            continue
+        kept.append(view[copied:start])
+        copied = end
+        if marker == _APP1 and body.startswith(_EXIF) and not exif:
+            exif = body
+        elif marker == _APP2 and body.startswith(_ICC) and len(body) > 14:
+            profile.setdefault(body[12], body[14:])
     return Container(
-        data=b"".join([view[:2], *kept]) if len(kept) > 1 else data,
+        data=b"".join([*kept, view[copied:]]) if kept else data,
         orientation=orientation(exif),
         profile=b"".join(profile[number] for number in sorted(profile)) or None,
         max_pixels=_MAX_PIXEL_SCANS // max(1, data.count(b"\xff\xda")),
     )
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Marker, start and end of each whole segment before the first scan."""
+    position = 2
+    budget = _MAX_STEPS
+    while position + 4 <= len(data) and data[position] == 0xFF:
+        budget -= 1
+        if budget < 0:
+            raise Unreadable("more header segments than a picture has")
+        marker = data[position + 1]
+        if marker == 0xFF:
+            position += 1
+        elif marker in _BARE:
+            position += 2
+        elif marker in (_SOS, _EOI, 0):
+            return
+        else:
+            length = int.from_bytes(data[position + 2 : position + 4], "big")
+            end = position + 2 + length
+            if length < 2 or end > len(data):
+                return
+            yield marker, position, end
+            position = end
+
+
+def _too_short(body: bytes) -> bool:
+    return any(body.startswith(name) and len(body) < length for name, length in _SHORTEST.items())

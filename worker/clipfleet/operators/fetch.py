@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from ipaddress import IPv4Address, IPv6Address
 
-__all__ = ["FetchLimits", "Fetcher", "UrlFetcher"]
+__all__ = ["FetchLimits", "Fetcher", "PathRoots", "UrlFetcher"]
 
 _CHUNK = 64 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -92,7 +92,7 @@ class UrlFetcher:
         self._context = context
         self._lookups = threading.BoundedSemaphore(self._limits.max_lookups)
 
-    def fetch(self, url: str, *, timeout_s: float | None = None) -> bytes:
+    def read(self, url: str, *, timeout_s: float | None = None) -> bytes:
         """The body behind a URL; its content type is not believed, nor looked at.
 
         Args:
@@ -238,11 +238,11 @@ class Fetcher:
         self._roots = roots or PathRoots()
         self._urls = urls or UrlFetcher()
 
-    def fetch(self, picture: object, *, timeout_s: float | None = None) -> bytes | memoryview:
+    def fetch(self, picture: object, *, timeout_s: float | None = None) -> bytes | bytearray | memoryview:
         """The bytes of ``picture``: themselves, or what ``{"url": ...}`` or ``{"path": ...}`` leads to.
 
         Raises:
-            RequestFailed: as :meth:`UrlFetcher.fetch` and :meth:`PathRoots.read`; ``bad_request`` for anything
+            RequestFailed: as :meth:`UrlFetcher.read` and :meth:`PathRoots.read`; ``bad_request`` for anything
                 else.
         """
         if isinstance(picture, bytes | bytearray | memoryview):
@@ -250,7 +250,7 @@ class Fetcher:
         if isinstance(picture, Mapping) and len(picture) == 1:
             match next(iter(picture.items())):
                 case "url", str(url):
-                    return self._urls.fetch(url, timeout_s=timeout_s)
+                    return self._urls.read(url, timeout_s=timeout_s)
                 case "path", str(path):
                     return self._roots.read(path)
         raise error_for(ErrorCode.BAD_REQUEST, 'a picture is bytes, {"url": text} or {"path": text}')
