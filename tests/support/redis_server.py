@@ -94,10 +94,10 @@ class RedisServer:
             with self.client(socket_timeout=5) as client:
                 # A replica is up before its first synchronisation; `loading` is not.
                 return client.info("persistence")["loading"] == 0
+        except redis.exceptions.AuthenticationError:  # it wants a password: it is up
+            return True
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
             return False
-        except redis.exceptions.ResponseError:  # it wants a password: it is up
-            return True
 
     def stop(self) -> None:
         """SIGTERM: a clean shutdown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum, auto
 from typing import Final
 
@@ -55,9 +56,17 @@ class LinkBroken(Exception):
         self.by_answer = by_answer
 
 
+# Redis 6.2 puts the place within a script before the error's own words: "@user_script: 50: -READONLY You ...".
+_IN_SCRIPT: Final = re.compile(r" -([A-Z]+) ")
+
+
 def remedy_for(error: Exception) -> Remedy:
     """The remedy for an error reply."""
-    return _REMEDIES.get(str(error).split(" ", 1)[0], Remedy.GIVE_UP)
+    text = str(error)
+    word = text.split(" ", 1)[0]
+    if word not in _REMEDIES and (inner := _IN_SCRIPT.search(text)):
+        word = inner[1]
+    return _REMEDIES.get(word, Remedy.GIVE_UP)
 
 
 def broken_by(error: Exception) -> LinkBroken:
