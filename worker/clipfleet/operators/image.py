@@ -298,7 +298,7 @@ def _verdict(kind: str, problem: Exception) -> RequestFailed:
     if isinstance(problem, Image.DecompressionBombError):
         return error_for(ErrorCode.TOO_MANY_PIXELS, f"{kind}: {problem}")
     text = str(problem)
-    if isinstance(problem, struct.error | MemoryError) or not text.isprintable():
+    if isinstance(problem, struct.error | MemoryError) or not text or not text.isprintable():
         text = type(problem).__name__
     if any(phrase in text.lower() for phrase in _NOT_DECODED):
         return error_for(ErrorCode.UNSUPPORTED_MEDIA, f"{kind}: {text[:200]}")
