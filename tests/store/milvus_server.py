@@ -25,7 +25,7 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
-__all__ = ["MilvusServer", "Unobtainable", "free_port"]
+__all__ = ["MilvusServer", "Unobtainable", "free_port", "is_unpacked"]
 
 _REQUIREMENT = "milvus==2.3.5"
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)(?:\(\w+\))?(?::\s*([^}]*?))?\s*\}\}")
@@ -45,6 +45,11 @@ def free_port() -> int:
 def _cache() -> Path:
     given = os.environ.get("CLIPFLEET_TEST_MILVUS_DIR")
     return Path(given) if given else Path.home() / ".cache" / "clipfleet" / "milvus"
+
+
+def is_unpacked() -> bool:
+    """Whether the server is on this machine already."""
+    return (_cache() / "complete").exists()
 
 
 def _unpacked() -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, error_for
 from clipfleet.store.retry import Verdict, classify, unavailable
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     from clipfleet.store.types import StoreConfig
 
 __all__ = ["Connection", "Refused"]
+
+# By default gRPC waits ever longer, up to two minutes, before it tries a dead server again, fails every call at once in
+# between, and shares that state between channels: a worker would not notice that Milvus is back.
+_GRPC_OPTIONS: Final = {
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.min_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 1000,
+    "grpc.use_local_subchannel_pool": 1,
+    # pymilvus pings each 10 s, which Milvus Lite answers by closing the connection ("too_many_pings"); our calls have
+    # timeouts, so a dead peer shows without pings.
+    "grpc.keepalive_time_ms": 300_000,
+    "grpc.keepalive_permit_without_calls": 0,
+}
 
 
 class Refused(ClipfleetError):
@@ -88,7 +101,11 @@ class Connection:
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
         # dedicated: else pymilvus hands out one shared connection per address, a parent's after a fork too.
         return MilvusClient(
-            uri=self._config.uri, token=self._config.token, timeout=self._config.timeout_s, dedicated=True
+            uri=self._config.uri,
+            token=self._config.token,
+            timeout=self._config.timeout_s,
+            dedicated=True,
+            grpc_options=_GRPC_OPTIONS,
         )
 
     def _translate(self, error: Exception, method: str) -> NoReturn:
