@@ -30,6 +30,7 @@ def connect(url: str, *, timeout_s: float = 3.0) -> Redis:
     """
     return redis.Redis.from_url(
         url,
+        protocol=2,  # the replies are read as they come: one shape on every server
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         socket_keepalive=True,

@@ -50,7 +50,7 @@ class Fleet:
         self.patience = Patience("speaking for the workers")
         self._settled: dict[str, tuple[float, int]] = {}
         self._rates: dict[str, float] = {}
-        self._tidy_at = 0.0
+        self._tidy_at = time.monotonic() + TIDY_EVERY_S
 
     def check_server(self) -> None:
         """Refuse a server that would lose requests, or that lacks what we use.
@@ -128,9 +128,9 @@ class Fleet:
             if not self._wire.command("EXISTS", keys.fleet):
                 for child in children:
                     self.join(child)
-        if time.monotonic() >= self._tidy_at:
-            self._tidy_at = time.monotonic() + TIDY_EVERY_S
-            self._tidy({child.name for child in children})
+            if time.monotonic() >= self._tidy_at:
+                self._tidy_at = time.monotonic() + TIDY_EVERY_S
+                self._tidy({child.name for child in children})
 
     def _figures(self, child: Child) -> dict[str, Any]:
         stats = child.stats

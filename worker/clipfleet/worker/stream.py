@@ -191,7 +191,7 @@ class QueueStream:
         """Names in the group that hold nothing and have not been heard of for ``min_idle_ms``."""
         found: set[str] = set()
         for lane in self.keys.lanes:
-            for info in self.wire.command("XINFO", "CONSUMERS", lane):
+            for info in self.wire.command("XINFO", "CONSUMERS", lane, GROUP):
                 fields = dict(zip(info[::2], info[1::2], strict=True))
                 if fields[b"pending"] == 0 and fields[b"idle"] >= min_idle_ms:
                     found.add(fields[b"name"].decode())
