@@ -9,6 +9,7 @@ time: a lock in the cache makes the second test run wait for the first.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import lzma
 import os
@@ -88,6 +89,10 @@ def _unpack(wheel: Path, cache: Path) -> None:
     wheel.unlink()
 
 
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 class MilvusServer:
     """One Milvus standalone on loopback ports of its own; ``start``, ``kill`` and ``start`` again keep the data."""
 
@@ -144,6 +149,8 @@ class MilvusServer:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                # An orphan would keep etcd's ports from every later run; the child only makes one system call here.
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - see above
             )
         deadline = time.monotonic() + timeout_s
         while not self._healthy():
