@@ -209,6 +209,21 @@ def test_given_many_decodes_then_the_filter_is_there_once():
     assert len(warnings.filters) == before
 
 
+def test_given_a_tiff_that_libtiff_complains_about_then_nothing_is_printed():
+    """libtiff writes to the descriptor, past Python, so it takes another process to see it."""
+    good = save(Image.effect_noise((64, 64), 90), "TIFF", compression="tiff_lzw")
+    script = (
+        "import sys; from clipfleet.operators import decode_image; from clipfleet.schemas.errors import RequestFailed\n"
+        "try: decode_image(sys.stdin.buffer.read())\nexcept RequestFailed as problem: print(problem.code)"
+    )
+    at = len(good) // 2
+    run = subprocess.run(
+        [sys.executable, "-c", script], input=good[:at] + bytes(64) + good[at + 64 :], capture_output=True, check=True
+    )
+    assert run.stdout == b"corrupt_image\n"
+    assert run.stderr == b""
+
+
 # One process, three threads, all kinds of bombs at once; prints its peak, for the test below.
 HAIL = """
 import io, json, resource, sys, threading, zlib

@@ -112,7 +112,7 @@ class UrlFetcher:
             answer = self._visit(target, deadline)
             if isinstance(answer, bytes):
                 return answer
-            target = read_url(urljoin(target.url, answer))
+            target = _follow(target, answer)
         raise _failed(f"more than {self._limits.max_redirects} redirects", retryable=False)
 
     def _visit(self, target: Target, deadline: float) -> bytes | str:
@@ -120,12 +120,14 @@ class UrlFetcher:
         if target.port not in self._limits.ports:
             raise error_for(ErrorCode.FETCH_FORBIDDEN, f"port {target.port} is not fetched from")
         try:
-            connection = self._connect(target, self._check(target, deadline), deadline)
-            try:
+            with self._connect(target, self._check(target, deadline), deadline) as raw:
+                # The class for http also for https: the socket is secured already, and TLS is all they differ in.
+                connection = http.client.HTTPConnection(target.host, target.port)
+                connection.default_port = 443 if target.secure else 80
+                connection.sock = _TimedSocket(raw, deadline)
                 connection.request("GET", target.path, headers=_HEADERS)
-                return self._read(connection.getresponse(), deadline)
-            finally:
-                connection.close()
+                with connection.getresponse() as response:
+                    return self._read(response, deadline)
         except TimeoutError:
             raise _failed("it took too long") from None
         except ssl.SSLCertVerificationError as problem:
@@ -159,7 +161,11 @@ class UrlFetcher:
                 self._lookups.release()
                 done.set()
 
-        threading.Thread(target=look, name="clipfleet-lookup", daemon=True).start()
+        try:
+            threading.Thread(target=look, name="clipfleet-lookup", daemon=True).start()
+        except RuntimeError:
+            self._lookups.release()
+            raise OSError("no thread left") from None
         if not done.wait(_left(deadline)):
             raise TimeoutError
         (answer,) = found
@@ -167,30 +173,25 @@ class UrlFetcher:
             raise _failed("the host name was not found") from answer
         return answer
 
-    def _connect(self, target: Target, addresses: list[str], deadline: float) -> http.client.HTTPConnection:
-        last: OSError = OSError("no address")
-        for address in addresses:
+    def _connect(self, target: Target, addresses: list[str], deadline: float) -> socket.socket:
+        last = OSError("no address")
+        for tried, address in enumerate(addresses):
             try:
-                raw = socket.create_connection((address, target.port), timeout=_left(deadline))
-            except TimeoutError:
-                raise
+                # Not all the time for one that swallows packets: the next may answer.
+                share = _left(deadline) / (len(addresses) - tried)
+                raw = socket.create_connection((address, target.port), timeout=share)
+                break
             except OSError as problem:
                 last = problem
-                continue
-            try:
-                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if target.secure:
-                    raw.settimeout(_left(deadline))
-                    raw = self._tls().wrap_socket(raw, server_hostname=target.host)
-            except BaseException:
-                raw.close()
-                raise
-            # The class for http also for https: it then names the port in Host only where it is not the scheme's.
-            connection = http.client.HTTPConnection(target.host, target.port)
-            connection.default_port = 443 if target.secure else 80
-            connection.sock = _TimedSocket(raw, deadline)
-            return connection
-        raise last
+        else:
+            raise last
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raw.settimeout(_left(deadline))
+            return self._tls().wrap_socket(raw, server_hostname=target.host) if target.secure else raw
+        except BaseException:
+            raw.close()
+            raise
 
     def _tls(self) -> ssl.SSLContext:
         if self._context is None:
@@ -274,7 +275,7 @@ class _TimedSocket:
         self._raw.sendall(data)
 
     def close(self) -> None:
-        self._raw.close()
+        """Nothing: http.client closes it while the body is still to be read, and relies on a real socket's count."""
 
 
 class _TimedReader(io.RawIOBase):
@@ -289,6 +290,17 @@ class _TimedReader(io.RawIOBase):
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         self._raw.settimeout(_left(self._deadline))
         return self._raw.recv_into(buffer)
+
+
+def _follow(target: Target, location: str) -> Target:
+    try:
+        return read_url(urljoin(target.url, location))
+    except RequestFailed as failure:
+        if failure.code is ErrorCode.BAD_REQUEST:  # the server's mistake, not the request's
+            raise _failed("it leads to no valid url", retryable=False) from None
+        raise
+    except ValueError:
+        raise _failed("it leads to no valid url", retryable=False) from None
 
 
 def _left(deadline: float) -> float:

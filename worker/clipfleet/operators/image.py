@@ -37,7 +37,7 @@ from PIL import (
 from clipfleet.operators._container import Container
 from clipfleet.operators._exif import orientation
 from clipfleet.operators._jpeg import read_jpeg
-from clipfleet.operators._memory import give_back
+from clipfleet.operators._native import give_back, silence_libtiff
 from clipfleet.operators._others import read_ico, read_tiff, read_webp
 from clipfleet.operators._png import read_png
 from clipfleet.operators.colour import to_rgb
@@ -154,6 +154,7 @@ def decode_image(
         raise error_for(ErrorCode.TOO_LARGE, f"{len(data)} bytes; at most {limits.max_bytes} are decoded")
     data = bytes(data)
     silence_pillow()
+    silence_libtiff()
     kind = sniff(data)
     try:
         return _decode(kind, data, limits, target, background)
