@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
+CHUNK_S = 0.002
+
 log = logging.getLogger(__name__)
 
 
@@ -142,7 +144,15 @@ class Engine:
             if self._stopping:
                 continue
             stage, works = job
-            done = [work for work in works if self._prepare(stage, work)]
+            done: list[Work] = []
+            since = time.monotonic()
+            for work in works:
+                if self._prepare(stage, work):
+                    done.append(work)
+                # A chunk saves waking a thread for each item; it must not keep finished ones from a batch.
+                if time.monotonic() - since > CHUNK_S:
+                    self._pass_on(done)
+                    done, since = [], time.monotonic()
             self._pass_on(done)
 
     def _prepare(self, stage: EachStage, work: Work) -> bool:
