@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.schemas.errors import ProtocolError
@@ -144,7 +144,7 @@ def redacted(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     user = f"{parts.username or ''}:***@" if parts.password else ""
-    return urlunsplit((parts.scheme, user + host, parts.path, "", ""))
+    return f"{parts.scheme}://{user}{host}{parts.path}"
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:

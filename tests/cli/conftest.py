@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from support.cli import Done, clean_environment
+from support.fixtures import keys, make_redis, redis_binary, redis_server
+from support.raw_worker import RawWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from support.redis_server import RedisServer
+
+    from clipfleet.schemas.keys import QueueKeys
+
+__all__ = ["keys", "make_redis", "redis_binary", "redis_server"]
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Callable[..., Done]:
+    """Run a command to its end: ``cli("embed", "a cat", stdin=b"", cwd=..., REDIS_URL=...)``."""
+
+    def run(*args: str | bytes, stdin: bytes = b"", cwd: Path = tmp_path, timeout: float = 60, **env: str) -> Done:
+        done = subprocess.run(
+            [sys.executable, "-m", "clipfleet.cli", *args],
+            cwd=cwd,
+            env=clean_environment(**env),
+            input=stdin,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture
+def fleet(redis_server: RedisServer, keys: QueueKeys) -> Iterator[dict[str, str]]:
+    """Environment of a queue with a worker that gives toy vectors."""
+    with RawWorker(redis_server.url, keys):
+        yield {"CLIPFLEET_REDIS_URL": redis_server.url, "CLIPFLEET_QUEUE": keys.queue}

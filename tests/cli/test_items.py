@@ -1,0 +1,172 @@
+"""``embed``, ``search`` and ``index`` against a real Redis and a worker that gives toy vectors."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from support.cli import clean_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    root = tmp_path / "pictures"
+    (root / "deep").mkdir(parents=True)
+    for name in ("a.png", "b.png", "deep/c.jpg"):
+        (root / name).write_bytes(name.encode())
+    return root
+
+
+def test_given_texts_when_embedded_then_one_json_object_a_line_in_their_order(cli, fleet):
+    done = cli("embed", "a cat", "a dog", "a cat", "--json", **fleet)
+    assert done.code == 0
+    assert [line["input"] for line in done.lines] == ["a cat", "a dog", "a cat"]
+    assert all(line["ok"] and math.isclose(math.hypot(*line["vector"]), 1, abs_tol=1e-6) for line in done.lines)
+    assert done.lines[0]["vector"] == done.lines[2]["vector"] != done.lines[1]["vector"]
+
+
+def test_given_lines_on_stdin_when_embedded_then_each_gives_a_line(cli, fleet):
+    for args in (["embed", "--json"], ["embed", "--json", "-"]):
+        done = cli(*args, stdin=b"one\n\nthree\r\nfour", **fleet)
+        assert [line["input"] for line in done.lines] == ["one", "", "three", "four"]
+
+
+def test_given_a_line_outside_utf8_when_embedded_then_it_fails_alone(cli, fleet):
+    done = cli("embed", "--json", stdin=b"one\ncaf\xe9\nthree\n", **fleet)
+    assert done.code == 3
+    assert [line["ok"] for line in done.lines] == [True, False, True]
+    assert done.lines[1]["error"]["code"] == "bad_request"
+
+
+def test_given_an_argument_outside_utf8_when_embedded_then_it_does_not_crash(cli, fleet):
+    done = cli("embed", "--json", b"caf\xe9", **fleet)
+    assert done.code == 0
+    assert done.lines[0]["input"] == r"caf\xe9"
+
+
+def test_given_more_lines_than_fit_in_flight_when_embedded_then_all_come_back_in_order(cli, fleet):
+    texts = [f"text {number}" for number in range(1_500)]
+    done = cli("embed", "--json", stdin="\n".join(texts).encode(), **fleet)
+    assert done.code == 0
+    assert [line["input"] for line in done.lines] == texts
+
+
+def test_given_pictures_and_a_bad_file_when_embedded_then_the_others_are_answered_and_the_exit_code_is_3(
+    cli, fleet, pictures
+):
+    names = [str(pictures / "a.png"), str(pictures / "nothing.png"), str(pictures), str(pictures / "b.png")]
+    done = cli("embed", "--json", "--image", names[0], *names[1:], **fleet)
+    assert done.code == 3
+    assert [line["input"] for line in done.lines] == names
+    assert [line.get("error", {}).get("code") for line in done.lines] == [
+        None,
+        "fetch_failed",
+        "unsupported_media",
+        None,
+    ]
+
+
+def test_given_only_bad_items_when_embedded_then_it_failed(cli, fleet):
+    done = cli("embed", "--image", "nothing.png", **fleet)
+    assert done.code == 1
+    assert "fetch_failed" in done.err
+
+
+def test_given_no_json_when_embedded_then_lines_for_people(cli, fleet):
+    done = cli("embed", "a cat", **fleet)
+    assert done.out.startswith("a cat\t[")
+    assert "8 dims" in done.out
+
+
+def test_given_no_worker_when_embedded_then_exit_code_4_and_what_to_do(cli, redis_server, keys):
+    done = cli("embed", "a cat", REDIS_URL=redis_server.url, CLIPFLEET_QUEUE=keys.queue)
+    assert done.code == 4
+    assert "unavailable: no worker on queue" in done.err
+    assert "clipfleet up" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_given_no_redis_when_embedded_then_exit_code_4(cli):
+    done = cli("embed", "a cat", "--json", "--redis-url", "redis://127.0.0.1:1", CLIPFLEET_TIMEOUT_S="2")
+    assert done.code == 4
+    assert done.lines[0]["error"]["code"] == "unavailable"
+
+
+def test_when_run_then_one_line_on_stderr_says_which_fleet_and_why(cli, fleet):
+    done = cli("embed", "a cat", **fleet)
+    assert done.err.splitlines()[0] == (
+        f"fleet: {fleet['CLIPFLEET_REDIS_URL']}, queue {fleet['CLIPFLEET_QUEUE']} (from CLIPFLEET_REDIS_URL)"
+    )
+
+
+def test_given_queries_when_searched_then_a_line_of_hits_for_each(cli, fleet, pictures):
+    done = cli("search", "a cat", "a dog", "--json", "--collection", "c", "--limit", "3", "--filter", "x > 1", **fleet)
+    assert done.code == 0
+    assert [line["input"] for line in done.lines] == ["a cat", "a dog"]
+    (hit,) = done.lines[0]["hits"]
+    assert (hit["id"], hit["score"]) == ("a", 0.5)
+    assert hit["metadata"]["inputs"] == ["collection", "filter", "limit", "text"]
+    by_picture = cli("search", "--image", str(pictures / "a.png"), "--json", **fleet)
+    assert "image" in by_picture.lines[0]["hits"][0]["metadata"]["inputs"]
+
+
+def test_given_no_json_when_searched_then_a_ranked_table(cli, fleet):
+    done = cli("search", "a cat", **fleet)
+    assert "a cat: 1 hit in" in done.out
+    assert "0.500" in done.out
+
+
+def test_given_a_folder_when_indexed_then_every_picture_is_told_and_summed_up(cli, fleet, pictures):
+    done = cli("index", str(pictures), "--json", **fleet)
+    assert done.code == 0
+    assert sorted(line["id"] for line in done.lines) == ["a.png", "b.png", "deep/c.jpg"]
+    summary = json.loads(done.err.splitlines()[-1])
+    assert (summary["event"], summary["indexed"], summary["found"]) == ("indexed", 3, 3)
+
+
+def test_given_failures_when_indexed_then_the_rest_goes_on_and_each_is_in_the_file(cli, fleet, pictures, tmp_path):
+    (pictures / "broken.png").symlink_to("nothing")
+    os.mkfifo(pictures / "pipe.png")
+    done = cli("index", str(pictures), "--failures", str(tmp_path / "failed.jsonl"), **fleet)
+    assert done.code == 3
+    assert "3 of 4 pictures indexed" in done.out
+    (line,) = (tmp_path / "failed.jsonl").read_text().splitlines()
+    assert (json.loads(line)["id"], json.loads(line)["error"]["code"]) == ("broken.png", "fetch_failed")
+
+
+def test_given_nothing_that_could_be_indexed_when_indexed_then_it_is_never_a_success(cli, fleet, tmp_path):
+    (tmp_path / "empty").mkdir()
+    done = cli("index", str(tmp_path / "empty"), **fleet)
+    assert (done.code, done.out) == (1, "no pictures found\n")
+    (tmp_path / "empty" / "broken.png").symlink_to("nothing")
+    assert cli("index", str(tmp_path / "empty"), **fleet).code == 1
+
+
+def test_given_a_source_that_is_not_there_when_indexed_then_wrong_usage(cli, fleet):
+    done = cli("index", "nothing", **fleet)
+    assert done.code == 2
+    assert "nothing: no such file or folder" in done.err
+
+
+def test_given_a_reader_that_goes_away_when_embedded_then_no_traceback(fleet, tmp_path):
+    (tmp_path / "lines").write_text("x\n" * 3_000)
+    done = subprocess.run(
+        f"{sys.executable} -m clipfleet.cli embed --json < lines | head -n 1",
+        shell=True,
+        cwd=tmp_path,
+        env=clean_environment(**fleet),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert len(done.stdout.splitlines()) == 1
+    assert "Traceback" not in done.stderr

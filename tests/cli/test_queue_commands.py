@@ -1,0 +1,106 @@
+"""``status`` and ``dead``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clipfleet.schemas.codec import encode_map
+from clipfleet.schemas.request import Request
+
+if TYPE_CHECKING:
+    import redis
+
+
+@pytest.fixture
+def client(redis_server) -> redis.Redis:
+    with redis_server.client() as client:
+        yield client
+
+
+def bury(client, keys, request: bytes, code: str = "poisoned") -> str:
+    """A dead letter as a worker writes it."""
+    fields = {"id": "x", "request": request, "code": code, "message": "it died", "deliveries": 3, "lane": "bulk"}
+    return client.xadd(keys.dead, fields).decode()
+
+
+def echo(data: object) -> bytes:
+    return Request("x", "echo", {"data": data}).encode()
+
+
+def test_given_a_worker_when_asked_for_status_then_lanes_and_worker_are_told(cli, fleet):
+    done = cli("status", "--json", **fleet)
+    assert done.code == 0
+    (status,) = done.lines
+    assert status["lanes"]["interactive"] == {"total": 0, "waiting": 0, "in_flight": 0, "oldest_s": None}
+    assert [worker["alive"] for worker in status["workers"]] == [True]
+    assert "alive" in cli("status", **fleet).out
+
+
+def test_given_no_worker_when_asked_for_status_then_the_backlog_is_told_and_the_exit_code_is_4(
+    cli, client, redis_server, keys
+):
+    client.xadd(keys.lanes[1], {"m": b"x"})
+    done = cli("status", "--json", "--redis-url", redis_server.url, "--queue", keys.queue)
+    assert done.code == 4
+    assert (done.lines[0]["lanes"]["bulk"]["waiting"], done.lines[0]["workers"]) == (1, [])
+    people = cli("status", "--redis-url", redis_server.url, "--queue", keys.queue)
+    assert "no worker has served this queue" in people.out
+
+
+def test_given_no_redis_when_asked_for_status_then_unavailable(cli):
+    done = cli("status", "--redis-url", "redis://127.0.0.1:1")
+    assert done.code == 4
+    assert "unavailable: Redis does not answer" in done.err
+
+
+def test_given_dead_letters_when_listed_then_inputs_are_shown_only_when_asked_for(cli, client, fleet, keys):
+    entry = bury(client, keys, echo("a secret"))
+    done = cli("dead", "list", "--json", **fleet)
+    (letter,) = done.lines
+    assert (letter["entry"], letter["pipeline"], letter["error"]["code"]) == (entry, "echo", "poisoned")
+    assert "a secret" not in done.out
+    assert cli("dead", "list", "--json", "--inputs", **fleet).lines[0]["inputs"] == {"data": "a secret"}
+    assert entry in cli("dead", "list", **fleet).out
+
+
+def test_given_dead_letters_when_retried_then_those_that_succeed_are_gone(cli, client, fleet, keys):
+    good = bury(client, keys, echo(1))
+    large = bury(client, keys, Request("x", "echo", {"data": {"sha256": "0", "size": 99}}).encode())
+    broken = bury(client, keys, b"\xc1")
+    done = cli("dead", "retry", "--all", "--json", **fleet)
+    assert done.code == 3
+    assert [(line["input"], line["ok"]) for line in done.lines] == [(good, True), (large, False), (broken, False)]
+    assert [entry.decode() for entry, _ in client.xrange(keys.dead)] == [large, broken]
+
+
+def test_given_a_retry_that_fails_when_retried_then_the_letter_stays(cli, client, fleet, keys):
+    entry = bury(client, keys, Request("x", "fail", {"code": "store_failed"}).encode())
+    done = cli("dead", "retry", entry, **fleet)
+    assert done.code == 1
+    assert client.xlen(keys.dead) == 1
+
+
+def test_given_a_killer_that_killed_again_when_retried_then_its_new_letter_replaces_it(cli, client, fleet, keys):
+    entry = bury(client, keys, Request("x", "fail", {"code": "poisoned"}).encode())
+    assert cli("dead", "retry", entry, **fleet).code == 1
+    assert client.xlen(keys.dead) == 0
+
+
+def test_given_entries_when_dropped_then_only_they_are_gone(cli, client, fleet, keys):
+    first, second = bury(client, keys, echo(1)), bury(client, keys, encode_map({"payload": {"size": 1}}))
+    assert cli("dead", "drop", first, "--json", **fleet).lines == [{"dropped": 1}]
+    assert [entry.decode() for entry, _ in client.xrange(keys.dead)] == [second]
+    assert cli("dead", "drop", "--all", **fleet).out == "1 dropped\n"
+
+
+@pytest.mark.parametrize("args", [["drop"], ["drop", "1-1", "--all"], ["drop", "1-1"], ["retry"]])
+def test_given_no_or_unknown_entries_when_dropped_then_wrong_usage(cli, fleet, args):
+    assert cli("dead", *args, **fleet).code == 2
+
+
+def test_given_many_letters_when_listed_then_every_page_is_read(cli, client, fleet, keys):
+    for number in range(205):
+        bury(client, keys, echo(number))
+    assert len(cli("dead", "list", "--json", **fleet).lines) == 205
