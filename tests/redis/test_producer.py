@@ -311,7 +311,7 @@ def test_a_forked_child_is_a_producer_of_its_own(client, worker, redis_client):
         status = 1
         try:
             ok = client.run("echo", {"data": "child"}).outputs == {"data": "child"}
-            os.write(write, client._runner.inbox_key.encode())
+            os.write(write, client._backend.inbox_key.encode())
             status = 0 if ok else 2
         finally:
             os._exit(status)
@@ -321,7 +321,7 @@ def test_a_forked_child_is_a_producer_of_its_own(client, worker, redis_client):
     os.close(read)
     assert os.waitstatus_to_exitcode(status) == 0
     assert inbox
-    assert inbox != client._runner.inbox_key
+    assert inbox != client._backend.inbox_key
     assert client.run("echo", {"data": "parent again"}).ok
 
 
@@ -376,5 +376,5 @@ def test_no_thread_stays_behind(redis_server, keys, worker):
 
 def test_results_do_not_stay_in_the_inbox(client, worker, redis_client):
     list(client.map(requests.echo(n) for n in range(100)))
-    inbox = client._runner.inbox_key
+    inbox = client._backend.inbox_key
     wait_until(lambda: redis_client.llen(inbox) == 0, 5, "the inbox to be cut off")

@@ -17,10 +17,10 @@ def present(client, keys):
     wait_until(lambda: client.zcard(keys.workers), 10, "a worker's presence")
 
 
-@pytest.mark.parametrize("direction", [{"requests": False}, {"replies": False}, {}], ids=["replies", "requests", "both"])
-def test_a_stall_beyond_the_timeout_doubles_and_loses_nothing(
-    redis_server, redis_client, make_proxy, keys, direction
-):
+@pytest.mark.parametrize(
+    "direction", [{"requests": False}, {"replies": False}, {}], ids=["replies", "requests", "both"]
+)
+def test_a_stall_beyond_the_timeout_doubles_and_loses_nothing(redis_server, redis_client, make_proxy, keys, direction):
     """Given a proxy that stalls Redis beyond the client's timeout during 1,000 submits,
     when it lets everything go, the given-up connections' commands included,
     then there are exactly 1,000 entries and 1,000 results."""
@@ -179,7 +179,7 @@ def test_a_wrong_password_is_said_at_once(make_redis, keys):
     server = make_redis(requirepass="secret")
     with Client(f"redis://:wrong@127.0.0.1:{server.port}", queue=keys.queue, timeout=20) as client:
         started = time.monotonic()
-        with pytest.raises(Unavailable, match="WRONGPASS|invalid") as caught:
+        with pytest.raises(Unavailable, match=r"WRONGPASS|invalid") as caught:
             client.embed_text("x")
         assert time.monotonic() - started < 2
         assert "wrong@" not in str(caught.value)
@@ -200,7 +200,7 @@ def test_an_acl_keeps_producers_to_their_own_inboxes(make_redis, keys):
         )  # fmt: skip
         with Client(f"redis://alice:pw@127.0.0.1:{server.port}", queue=keys.queue, timeout=10) as client:
             assert client.run("echo", {"data": 1}).ok
-            assert client._runner.inbox_key.startswith(keys.inbox("alice."))
+            assert client._backend.inbox_key.startswith(keys.inbox("alice."))
 
 
 def test_with_replica_durability_a_request_counts_when_a_replica_has_it(make_redis, keys):

@@ -41,10 +41,13 @@ def find_redis_server() -> str | None:
 
 
 def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that was free a moment ago; low enough for a cluster's bus, which listens 10,000 above."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port <= 55_535:
+            return port
 
 
 class RedisServer:

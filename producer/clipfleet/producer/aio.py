@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from clipfleet.producer.core import Core
+    from clipfleet.producer.backend import AsyncBackend
 
 __all__ = ["AsyncClient", "AsyncJob"]
 
@@ -40,13 +40,13 @@ class AsyncJob(Pending):
         id: with it, ``client.job(id)`` finds the result of a request sent with ``reply="key"``.
     """
 
-    __slots__ = ("_bound", "_sink", "_waiters", "entry")
+    __slots__ = ("_backend", "_sink", "_waiters", "entry")
 
     def __init__(
-        self, bound: _Bound, *args: Any, sink: Callable[[AsyncJob], None] | None = None, **options: Any
+        self, backend: AsyncBackend, *args: Any, sink: Callable[[AsyncJob], None] | None = None, **options: Any
     ) -> None:
         super().__init__(*args, **options)
-        self._bound = bound
+        self._backend = backend
         self._sink = sink
         self._waiters: list[asyncio.Future[None]] = []
         self.entry: Entry | None = None
@@ -75,13 +75,13 @@ class AsyncJob(Pending):
         if self.ending is None:
             # A result in the inbox ends by the engine's clock; nobody watches a key's but its waiters.
             if not self.inbox:
-                self._bound.act(lambda core: core.look_for(self))
+                self._backend.look_for(self)
                 timeout = self.deadline - time.monotonic() if timeout is None else timeout
             try:
                 await self._wait(lambda: self.stage is Stage.DONE, timeout)
             finally:
                 if not self.inbox and self.ending is None:
-                    self._bound.act(lambda core: core.look_no_more(self))
+                    self._backend.look_no_more(self)
         if self.ending is None:
             raise TimeoutError(f"no result of request {self.id} yet")
         return self.ending
@@ -103,7 +103,7 @@ class AsyncJob(Pending):
 
     def cancel(self) -> None:
         """End the request as ``cancelled``; a worker that has not started on it drops it."""
-        self._bound.act(lambda core: core.cancel(self))
+        self._backend.cancel(self)
 
     def notify(self) -> None:
         """See ``Pending``."""
@@ -127,25 +127,51 @@ class AsyncJob(Pending):
             return
 
 
-class _Bound:
+class LoopBackend:
     """A core and its engine on one event loop of one process."""
 
     def __init__(self, config: Config) -> None:
         producer = config.producer_name()
-        self.pid = os.getpid()
         self.loop = asyncio.get_running_loop()
-        self.core = config.core(producer)
         self.inbox_key = config.keys.inbox(producer)
-        self.engine = Engine(self.core, config.address, io_timeout_s=config.io_timeout_s, block_s=config.block_s)
+        self._pid = os.getpid()
+        self._core = config.core(producer)
+        self._grace_s = config.io_timeout_s
+        self._engine = Engine(self._core, config.address, io_timeout_s=config.io_timeout_s, block_s=config.block_s)
         self._scheduled = False
 
-    def add(self, request: AsyncJob) -> None:
-        self.core.add(request)
+    @property
+    def unanswered(self) -> int:
+        """See ``Backend``."""
+        return len(self._core.unanswered)
+
+    @property
+    def inherited(self) -> bool:
+        """See ``AsyncBackend``."""
+        return self._pid != os.getpid()
+
+    def add(self, request: Pending) -> None:
+        """See ``Backend``."""
+        self._core.add(request)
         self._pump_soon()
 
-    def act(self, action: Callable[[Core], None]) -> None:
-        action(self.core)
+    def cancel(self, request: Pending) -> None:
+        """See ``Backend``."""
+        self._core.cancel(request)
         self._pump_soon()
+
+    def look_for(self, request: Pending) -> None:
+        """See ``Backend``."""
+        self._core.look_for(request)
+        self._pump_soon()
+
+    def look_no_more(self, request: Pending) -> None:
+        """See ``Backend``."""
+        self._core.look_no_more(request)
+
+    async def close(self) -> None:
+        """See ``AsyncBackend``."""
+        await self._engine.close(self._grace_s)
 
     def _pump_soon(self) -> None:
         # Once a turn of the loop: what is submitted within one goes out in one call.
@@ -155,7 +181,7 @@ class _Bound:
 
     def _pump(self) -> None:
         self._scheduled = False
-        self.engine.pump()
+        self._engine.pump()
 
 
 class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
@@ -191,8 +217,8 @@ class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
             ssl_context=ssl_context,
         )
         self._closed = False
-        self._bound: _Bound | None = None
-        self._left_to_the_parent: list[_Bound] = []
+        self._backend: AsyncBackend | None = None
+        self._left_to_the_parent: list[AsyncBackend] = []
 
     def __repr__(self) -> str:
         return f"AsyncClient({self._config.address}, queue={self._config.keys.queue!r})"
@@ -208,9 +234,9 @@ class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
     async def aclose(self) -> None:
         """Wait until what was submitted is in the queue, end what is unanswered as ``unavailable``, disconnect."""
         self._closed = True
-        bound, self._bound = self._bound, None
-        if bound is not None and bound.pid == os.getpid():
-            await bound.engine.close(self._config.io_timeout_s)
+        backend, self._backend = self._backend, None
+        if backend is not None and not backend.inherited:
+            await backend.close()
 
     def call(self, request: NewRequest) -> Coroutine[Any, Any, Result]:
         """Carry out a request that was built by ``clipfleet.producer.requests``.
@@ -299,27 +325,31 @@ class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
         self, request: NewRequest, lane: Lane, delivery: Delivery, sink: Callable[[AsyncJob], None] | None = None
     ) -> AsyncJob:
         timeout = self._config.timeout_of(request)
-        bound = self._here()
-        self._config.check_room(len(bound.core.unanswered))
-        request_id, payload = delivery.encode(request, bound.inbox_key)
+        backend = self._here()
+        self._config.check_room(backend.unanswered)
+        request_id, payload = delivery.encode(request, backend.inbox_key)
         now = time.monotonic()
-        job = AsyncJob(bound, request_id, lane, payload, now, now + timeout, inbox=delivery.reply == "inbox", sink=sink)
-        bound.add(job)
+        job = AsyncJob(
+            backend, request_id, lane, payload, now, now + timeout, inbox=delivery.reply == "inbox", sink=sink
+        )
+        backend.add(job)
         return job
 
-    def _here(self) -> _Bound:
-        bound = self._bound
-        if bound is not None and bound.loop is asyncio.get_running_loop() and bound.pid == os.getpid():
-            return bound
+    def _new_backend(self) -> AsyncBackend:
+        return LoopBackend(self._config)
+
+    def _here(self) -> AsyncBackend:
+        backend = self._backend
+        if backend is not None and backend.loop is asyncio.get_running_loop() and not backend.inherited:
+            return backend
         if self._closed:
             raise RuntimeError("the client was closed")
-        if bound is not None:
-            if bound.pid != os.getpid():
-                self._left_to_the_parent.append(bound)  # finalising it here would break the parent's connections
-            elif not bound.loop.is_closed():
-                raise RuntimeError("an AsyncClient belongs to one event loop, and this is another")
-        self._bound = _Bound(self._config)
-        return self._bound
+        if backend is not None:
+            if not backend.inherited:
+                raise RuntimeError("an AsyncClient belongs to the event loop that it was first used on")
+            self._left_to_the_parent.append(backend)  # finalising it here would break the parent's connections
+        self._backend = self._new_backend()
+        return self._backend
 
 
 class _Stream:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from clipfleet.producer.backend import ThreadBackend
+
 __all__ = ["Client", "Job"]
 
 # The engine ends every request by its deadline; this is for a machine that stops it meanwhile.
@@ -40,11 +42,13 @@ class Job(Pending):
         id: with it, ``client.job(id)`` finds the result of a request sent with ``reply="key"``.
     """
 
-    __slots__ = ("_done_latch", "_runner", "_sink", "_taken_latch", "entry")
+    __slots__ = ("_backend", "_done_latch", "_sink", "_taken_latch", "entry")
 
-    def __init__(self, runner: Runner, *args: Any, sink: SimpleQueue[Job] | None = None, **options: Any) -> None:
+    def __init__(
+        self, backend: ThreadBackend, *args: Any, sink: SimpleQueue[Job] | None = None, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
-        self._runner = runner
+        self._backend = backend
         self._sink = sink
         self._done_latch: threading.Lock | None = None
         self._taken_latch: threading.Lock | None = None
@@ -69,12 +73,12 @@ class Job(Pending):
     def outcome(self, timeout: float | None = None) -> Result:
         """As ``result``, but a failure is returned too, as a result that is not ``ok``."""
         if not self.inbox and not self.done():
-            self._runner.post(lambda core: core.look_for(self))
+            self._backend.look_for(self)
         try:
             self._wait(timeout)
         finally:
             if not self.inbox and not self.done():
-                self._runner.post(lambda core: core.look_no_more(self))
+                self._backend.look_no_more(self)
         if self.ending is None:
             raise TimeoutError(f"no result of request {self.id} yet")
         return self.ending
@@ -96,7 +100,7 @@ class Job(Pending):
 
     def cancel(self) -> None:
         """End the request as ``cancelled``; a worker that has not started on it drops it."""
-        self._runner.post(lambda core: core.cancel(self))
+        self._backend.cancel(self)
 
     def notify(self) -> None:
         """See ``Pending``; runs in the client's own thread."""
@@ -120,7 +124,7 @@ class Job(Pending):
         """Wait until ``notify``. It runs after the stage is set, so who sees the stage needs no latch."""
         if is_open():
             return
-        with self._runner.lock:
+        with self._backend.lock:
             latch: threading.Lock | None = getattr(self, name)
             if latch is None:
                 latch = threading.Lock()
@@ -183,7 +187,7 @@ class Client(Calls[Result]):
         self._closed = False
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._runner: Runner | None = None
+        self._backend: ThreadBackend | None = None
 
     def __repr__(self) -> str:
         return f"Client({self._config.address}, queue={self._config.keys.queue!r})"
@@ -199,9 +203,9 @@ class Client(Calls[Result]):
     def close(self) -> None:
         """Wait until what was submitted is in the queue, end what is unanswered as ``unavailable``, disconnect."""
         self._closed = True
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            runner.stop()
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.stop()
 
     def call(self, request: NewRequest) -> Result:
         """Carry out a request that was built by ``clipfleet.producer.requests``.
@@ -299,30 +303,33 @@ class Client(Calls[Result]):
 
     def _send(self, request: NewRequest, lane: Lane, delivery: Delivery, sink: SimpleQueue[Job] | None = None) -> Job:
         timeout = self._config.timeout_of(request)
-        runner = self._running()
-        self._config.check_room(runner.unanswered)
-        request_id, payload = delivery.encode(request, runner.inbox_key)
+        backend = self._running()
+        self._config.check_room(backend.unanswered)
+        request_id, payload = delivery.encode(request, backend.inbox_key)
         now = time.monotonic()
-        job = Job(runner, request_id, lane, payload, now, now + timeout, inbox=delivery.reply == "inbox", sink=sink)
-        runner.add(job)
+        job = Job(backend, request_id, lane, payload, now, now + timeout, inbox=delivery.reply == "inbox", sink=sink)
+        backend.add(job)
         return job
 
-    def _running(self) -> Runner:
-        runner = self._runner
-        if runner is not None and not runner.inherited:
-            return runner
+    def _new_backend(self) -> ThreadBackend:
+        return Runner(self._config)
+
+    def _running(self) -> ThreadBackend:
+        backend = self._backend
+        if backend is not None and not backend.inherited:
+            return backend
         if self._pid != os.getpid():  # a fork: the lock may have been held by a thread that is not here
             self._pid, self._lock = os.getpid(), threading.Lock()
         with self._lock:
             if self._closed:
                 raise RuntimeError("the client was closed")
-            if self._runner is not None and self._runner.inherited:
-                self._runner.leave_to_parent()
-                self._runner = None
-            if self._runner is None:
-                self._runner = Runner(self._config)
-                weakref.finalize(self, self._runner.stop)
-            return self._runner
+            if self._backend is not None and self._backend.inherited:
+                self._backend.leave_to_parent()
+                self._backend = None
+            if self._backend is None:
+                self._backend = self._new_backend()
+                weakref.finalize(self, self._backend.stop)
+            return self._backend
 
 
 def _stream(

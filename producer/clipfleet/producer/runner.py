@@ -32,7 +32,7 @@ class Runner:
     """A core, its engine and their thread.
 
     Raises:
-        RuntimeError: from ``add`` and ``post`` once it is stopped.
+        RuntimeError: from each method once it is stopped.
     """
 
     def __init__(self, config: Config) -> None:
@@ -70,15 +70,17 @@ class Runner:
             self._scheduled = True
             self._loop.call_soon_threadsafe(self._take_in)
 
-    def post(self, action: Callable[[Core], None]) -> None:
-        """Do something to the core, in its own thread, after all that was handed over before."""
+    def cancel(self, request: Pending) -> None:
+        """End it as cancelled."""
+        self._post(self.core.cancel, request)
 
-        def act() -> None:
-            self._take_in()
-            action(self.core)
-            self._pump()
+    def look_for(self, request: Pending) -> None:
+        """Somebody waits for a result on a key of its own."""
+        self._post(self.core.look_for, request)
 
-        self._loop.call_soon_threadsafe(act)
+    def look_no_more(self, request: Pending) -> None:
+        """Nobody does any more."""
+        self._post(self.core.look_no_more, request)
 
     def stop(self) -> None:
         """Let admissions under way be decided, end the rest, end the thread."""
@@ -87,6 +89,16 @@ class Runner:
         self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._close()))
         if threading.current_thread() is not self._thread:
             self._thread.join(self._config.io_timeout_s + STOP_S)
+
+    def _post(self, action: Callable[[Pending], None], request: Pending) -> None:
+        """In the core's own thread, after all that was handed over before."""
+
+        def act() -> None:
+            self._take_in()
+            action(request)
+            self._pump()
+
+        self._loop.call_soon_threadsafe(act)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -113,9 +125,5 @@ class Runner:
     def _pump(self) -> None:
         if self._engine is None:
             config = self._config
-            self._engine = _engine(self.core, config)
+            self._engine = Engine(self.core, config.address, io_timeout_s=config.io_timeout_s, block_s=config.block_s)
         self._engine.pump()
-
-
-def _engine(core: Core, config: Config) -> Engine:
-    return Engine(core, config.address, io_timeout_s=config.io_timeout_s, block_s=config.block_s)
