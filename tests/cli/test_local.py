@@ -1,0 +1,203 @@
+"""A fleet of one's own: started, found, shared, stopped, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.cli import descendants, end, running, start
+from support.waiting import wait_until
+
+from clipfleet.cli.errors import CliError
+from clipfleet.cli.local import redis as local_redis
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.usefixtures("redis_binary")
+
+# A worker without a model starts in a second and answers `echo`: enough to see processes come and go.
+NO_MODEL = {"CLIPFLEET_MODEL": "none"}
+
+
+class Up:
+    """A running ``clipfleet up``."""
+
+    def __init__(self, folder: Path, *args: str) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[str] = start("up", "--json", *args, cwd=folder, **NO_MODEL)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        self.said: dict[str, Any] = json.loads(line)
+        self.children = descendants(self.process.pid)
+
+    def child(self, word: str) -> int:
+        """The newest child with ``word`` in its command line."""
+        found = [pid for pid in descendants(self.process.pid) if word in command_line(pid)]
+        return max(found, default=0)
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory, redis_binary) -> Iterator[Up]:
+    """One fleet for the tests that leave it as it was; its end is a test too."""
+    fleet = Up(tmp_path_factory.mktemp("up"))
+    yield fleet
+    _, err = end(fleet.process, signal.SIGINT)
+    assert fleet.process.returncode == 0, err
+    steps = [json.loads(line)["event"] for line in err.splitlines() if line.startswith("{")]
+    assert [step for step in steps if step.startswith("stopping")] == [
+        "stopping the worker",
+        "stopping Milvus Lite",
+        "stopping Redis",
+    ]
+    assert not running(fleet.children)
+    assert not (fleet.folder / ".clipfleet" / "endpoints.json").exists()
+
+
+@pytest.fixture
+def other_up(tmp_path) -> Iterator[Callable[..., Up]]:
+    """A fleet of the test's own."""
+    fleets: list[Up] = []
+
+    def make(*args: str) -> Up:
+        fleets.append(Up(tmp_path, *args))
+        return fleets[-1]
+
+    yield make
+    for fleet in fleets:
+        fleet.process.kill()
+        fleet.process.communicate()
+
+
+def test_given_a_running_fleet_when_a_command_runs_below_its_folder_then_it_is_found_and_named(cli, up):
+    below = up.folder / "a" / "b"
+    below.mkdir(parents=True)
+    done = cli("status", "--json", cwd=below)
+    assert done.code == 0
+    assert done.err.startswith(f"fleet: {up.said['redis_url']}")
+    assert f"'clipfleet up' with pid {up.process.pid}" in done.err
+    assert [worker["model"] for worker in done.lines[0]["workers"]] == ["none"]
+
+
+def test_given_a_running_fleet_when_the_environment_names_another_then_that_one_is_used(cli, up):
+    done = cli("status", cwd=up.folder, REDIS_URL="redis://127.0.0.1:1")
+    assert done.code == 4
+    assert done.err.startswith("fleet: redis://127.0.0.1:1, queue clip (from REDIS_URL)")
+
+
+def test_given_a_running_fleet_when_local_is_asked_for_then_it_is_attached_to(cli, up):
+    done = cli("status", "--local", cwd=up.folder, REDIS_URL="redis://127.0.0.1:1")
+    assert done.code == 0
+    assert done.err.startswith(f"fleet: {up.said['redis_url']}")
+    assert up.process.poll() is None
+
+
+def test_given_a_running_fleet_when_another_is_started_there_then_it_says_which_one_runs(cli, up):
+    done = cli("up", cwd=up.folder)
+    assert done.code == 1
+    assert f"pid {up.process.pid}" in done.err
+    assert up.said["redis_url"] in done.err
+
+
+def test_given_a_running_fleet_when_its_redis_is_looked_at_then_it_is_safe_and_private(cli, up):
+    done = cli("doctor", "--json", cwd=up.folder)
+    found = {line["check"]: line["state"] for line in done.lines}
+    assert [found[name] for name in ("redis", "eviction", "persistence", "workers", "milvus")] == ["ok"] * 5
+    assert up.said["redis_url"].startswith("redis://127.0.0.1:")
+
+
+def test_given_a_running_fleet_when_the_process_list_is_read_then_no_address_is_in_it(up):
+    shown = " ".join(command_line(pid) for pid in up.children if "clipfleet.cli" in command_line(pid))
+    assert "clipfleet.cli worker" in shown
+    assert "redis://" not in shown
+
+
+def test_when_up_is_killed_then_nothing_is_left_behind(other_up):
+    fleet = other_up()
+    assert len(running(fleet.children)) >= 4  # redis, milvus, supervisor, worker
+    fleet.process.send_signal(signal.SIGKILL)
+    fleet.process.communicate()
+    wait_until(lambda: not running(fleet.children), 20, "every child of the killed `up` to end")
+
+
+def test_when_milvus_dies_then_it_is_started_again_and_when_redis_dies_then_up_ends_and_says_so(other_up):
+    fleet = other_up()
+    first = fleet.child("lite")
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: fleet.child("lite") not in {0, first}, 30, "another Milvus Lite")
+    os.kill(fleet.child("redis-server"), signal.SIGKILL)
+    _, err = fleet.process.communicate(timeout=60)
+    assert fleet.process.returncode == 1
+    assert "Redis ended by itself" in err
+    assert not running(fleet.children)
+
+
+def test_given_a_model_that_is_not_there_when_started_then_the_reason_is_told_and_nothing_stays(cli, tmp_path):
+    done = cli("up", "--model", "/nowhere/at/all")
+    assert done.code == 1
+    assert "the worker did not start" in done.err
+    assert "/nowhere/at/all" in done.err
+    assert not (tmp_path / ".clipfleet" / "endpoints.json").exists()
+
+
+def test_given_a_port_that_is_taken_when_started_then_it_is_told(cli, redis_server):
+    done = cli("up", "--port", str(redis_server.port))
+    assert done.code == 1
+    assert f"port {redis_server.port} is taken" in done.err
+
+
+def test_given_nothing_running_when_local_is_asked_for_then_a_fleet_is_there_for_the_command(cli, tmp_path):
+    done = cli("embed", "--local", "--json", "a cat", **NO_MODEL)
+    assert done.lines[0]["error"]["code"] == "unknown_pipeline"
+    assert done.code == 1
+    # Without a store: nobody pays for Milvus Lite to embed a text.
+    assert sorted(entry.name for entry in (tmp_path / ".clipfleet").iterdir() if entry.is_dir()) == ["redis"]
+    assert not descendants(os.getpid()) & redis_servers_of(tmp_path)
+
+
+def test_given_two_commands_at_once_when_both_are_local_then_both_work_and_nothing_stays(tmp_path):
+    both = [start("status", "--local", "--json", cwd=tmp_path) for _ in range(2)]
+    outputs = [process.communicate(timeout=60) for process in both]
+    assert [process.returncode for process in both] == [4, 4], outputs  # no worker, but an answer
+    assert [json.loads(out)["queue"] for out, _ in outputs] == ["clip", "clip"]
+    assert not redis_servers_of(tmp_path)
+
+
+def redis_servers_of(folder: Path) -> set[int]:
+    """Redis servers whose data are in ``folder``."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            place = (entry / "cwd").readlink() if entry.name.isdigit() else None
+        except OSError:
+            continue
+        if place is not None and place.is_relative_to(folder) and "redis-server" in command_line(int(entry.name)):
+            found.add(int(entry.name))
+    return found
+
+
+def test_given_no_server_anywhere_when_looked_for_then_the_way_to_get_one_is_told(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    monkeypatch.setattr(local_redis.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(CliError, match="no redis-server") as caught:
+        local_redis.find_redis_server()
+    assert "apt-get install redis-server" in caught.value.hint
+
+
+def test_given_valkey_on_path_when_looked_for_then_it_will_do(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/valkey-server" if name == "valkey-server" else None)
+    assert local_redis.find_redis_server() == Path("/usr/bin/valkey-server")
