@@ -86,7 +86,8 @@ class Runner:
     def close(self, *, drain: bool, timeout: float | None) -> None:
         """Refuse further calls, run (`drain`) or fail those that wait, and wait for the thread."""
         fail(self.batcher.close(drain=drain), Closed())
-        thread = self._thread
+        with self._starting:  # a thread that is about to start cannot be joined yet
+            thread = self._thread
         if thread is not None and not self.is_current_thread:
             thread.join(timeout)
 

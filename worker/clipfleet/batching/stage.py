@@ -28,7 +28,8 @@ class Monitor:
     __slots__ = ("_asleep", "_changed", "lock")
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        # Reentrant, as the garbage collector may close an abandoned batcher in the midst of one of its own calls.
+        self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self._asleep = 0
 
