@@ -15,8 +15,11 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.waiting import wait_until
 
 from clipfleet.operators import ImageLimits, decode_image, silence_pillow
+from clipfleet.operators._avif import read_avif
+from clipfleet.operators._budget import Budget
 from clipfleet.schemas.errors import RequestFailed
 
 HERE = Path(__file__).resolve().parent
@@ -90,6 +93,82 @@ def test_given_an_icon_with_a_bomb_inside_then_the_bombs_own_header_counts():
     for bomb in (claiming("PNG", 16_000, 16_000), claiming("BMP", 16_000, 32_000)[14:]):
         icon = struct.pack("<HHHBBBBHHII", 0, 1, 1, 16, 16, 0, 0, 1, 32, len(bomb), 22) + bomb
         assert code_of(icon) == "too_many_pixels"
+
+
+def test_given_an_avif_whose_frame_is_larger_than_it_says_then_the_frame_counts():
+    data = bytearray(save(Image.new("RGB", (2000, 1500)), "AVIF"))
+    struct.pack_into(">II", data, data.index(b"ispe") + 8, 64, 48)
+    assert decode_image(bytes(data)).size == (64, 48)
+    assert code_of(bytes(data), ImageLimits(max_pixels=2 * 2_999_999)) == "too_many_pixels"
+    assert decode_image(bytes(data), ImageLimits(max_pixels=2 * 3_000_000)).size == (64, 48)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
+@pytest.mark.parametrize("size", [(16, 16), (333, 77), (1000, 600)])
+def test_given_ordinary_avifs_then_the_frame_is_the_size_that_they_say(mode, size):
+    assert read_avif(save(Image.new(mode, size), "AVIF")).frame == size[0] * size[1]
+
+
+def test_given_an_avif_sequence_or_a_cut_one_then_the_frame_is_unknown():
+    data = save(Image.new("RGB", (64, 64)), "AVIF", save_all=True, append_images=[Image.new("RGB", (64, 64), "red")])
+    assert read_avif(data).frame is None
+    still = save(Image.new("RGB", (64, 64)), "AVIF")
+    assert {read_avif(still[:cut]).frame for cut in range(len(still))} <= {None, 64 * 64}
+
+
+def test_given_a_budget_then_what_runs_at_once_never_exceeds_it_and_nothing_starves():
+    budget, running, most, done = Budget(), [], [], []
+    guard = threading.Lock()
+
+    def work(amount):
+        for _ in range(50):
+            with budget.hold(amount, 10):
+                with guard:
+                    running.append(min(amount, 10))
+                    most.append(sum(running))
+                with guard:
+                    running.remove(min(amount, 10))
+        done.append(amount)
+
+    threads = [threading.Thread(target=work, args=(amount,)) for amount in (3, 4, 5, 10, 99)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(done) == [3, 4, 5, 10, 99]
+    assert max(most) <= 10
+
+
+def test_given_a_small_share_and_a_large_one_waiting_then_the_large_one_goes_before_a_later_small_one():
+    budget, order = Budget(), []
+    held, inside = threading.Event(), threading.Event()
+
+    def holder():
+        with budget.hold(1, 10):
+            inside.set()
+            held.wait(10)
+
+    def take(name, amount):
+        with budget.hold(amount, 10):
+            order.append(name)
+
+    def waiting(count):
+        with budget._changed:
+            return len(budget._waiting) == count
+
+    first = threading.Thread(target=holder)
+    first.start()
+    assert inside.wait(10)
+    large = threading.Thread(target=take, args=("large", 10))
+    large.start()
+    wait_until(lambda: waiting(1))
+    small = threading.Thread(target=take, args=("small", 1))
+    small.start()
+    wait_until(lambda: waiting(2))
+    held.set()
+    for thread in (first, large, small):
+        thread.join(10)
+    assert order == ["large", "small"]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +309,7 @@ import io, json, resource, sys, threading, zlib
 sys.path[:0] = {path!r}
 from PIL import Image
 import test_decode_limits as t
-from clipfleet.operators import decode_image
+from clipfleet.operators import ImageLimits, decode_image
 from clipfleet.schemas.errors import RequestFailed
 
 base = t.save(Image.new("RGB", (3000, 3000)), "PNG")
@@ -247,13 +326,14 @@ hail = [
     base, alpha, progressive, small[:33] + chunk * 100 + small[33:], small[:33] + icc + small[33:],
     *(t.claiming(kind, big, big) for kind in kinds), *(t.claiming(kind, 16000, 16000) for kind in kinds),
 ]
+limits = ImageLimits(max_pixels=32_000_000)
 codes = []
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 def decode():
     for data in hail:
         try:
-            decode_image(data, target=224)
+            decode_image(data, limits, target=224)
             codes.append("ok")
         except RequestFailed as problem:
             codes.append(str(problem.code))
@@ -267,7 +347,7 @@ print(json.dumps({{"grown_mb": (peak - start) / 1024, "items": len(codes), "code
 
 
 def test_given_a_hail_of_bombs_on_many_threads_then_memory_stays_bounded():
-    script = HAIL.format(path=[str(HERE)])
+    script = HAIL.format(path=[str(HERE), str(HERE.parent)])
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True)
     told = json.loads(run.stdout)
     assert told["items"] == 3 * 23

@@ -276,6 +276,15 @@ def test_given_an_animation_or_many_pages_then_the_first_counts(kind):
     assert close(pixel(decode_image(data)), RED, 4)
 
 
+def test_given_a_gif_whose_first_frame_leaves_part_of_the_canvas_free_then_the_background_shows_there():
+    data = bytearray(save(Image.new("RGB", (16, 16), RED), "GIF"))
+    struct.pack_into("<HH", data, 6, 32, 32)
+    image = decode_image(bytes(data), background=(1, 2, 3))
+    assert image.size == (32, 32)
+    assert pixel(image, (3, 3)) == RED
+    assert pixel(image, (30, 30)) == (1, 2, 3)
+
+
 @pytest.mark.parametrize("other", ["EPS", "PDF", "PCX", "TGA", "SGI", "ICNS", "DDS", "QOI"])
 def test_given_a_format_beside_the_list_then_it_is_unsupported_media(other):
     with pytest.raises(RequestFailed) as failure:

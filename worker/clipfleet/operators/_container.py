@@ -21,6 +21,7 @@ class Container:
         profile: ICC profile; None: ask the opened picture.
         size: width and height where they must be known before opening, since opening already allocates them.
         max_pixels: a lower limit of this very file; None: the format's.
+        frame: pixels of the frame that is decoded, where that may be more than width times height; None: unknown.
         depth: bits per sample where Pillow does not tell; 0: unknown.
         format: the format of ``data`` where it differs from that of the container (a PNG inside an ICO).
     """
@@ -31,4 +32,5 @@ class Container:
     size: tuple[int, int] | None = None
     max_pixels: int | None = None
     depth: int = 0
+    frame: int | None = None
     format: str = ""

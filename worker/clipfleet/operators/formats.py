@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from clipfleet.schemas.errors import ErrorCode, error_for
 
-__all__ = ["ALWAYS_HEAVY", "COST", "FORMATS", "sniff"]
+__all__ = ["COST", "FORMATS", "sniff"]
 
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 
 # Memory of the decoder per pixel over that of a plain one, rounded (measured: OpenJPEG 44 bytes a pixel, libwebp with
 # its two canvases 15, a PNG 4 and as much again for its RGB).
 COST = {"JPEG2000": 8, "AVIF": 2, "WEBP": 2}
-
-# What an AVIF says of its size binds nobody: the AV1 frame inside may be larger, and is known only once decoded.
-ALWAYS_HEAVY = frozenset({"AVIF"})
 
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"\xff\xd8\xff", "JPEG"),

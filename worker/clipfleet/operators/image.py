@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
-import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,8 @@ from PIL import (
     WebPImagePlugin,
 )
 
+from clipfleet.operators._avif import read_avif
+from clipfleet.operators._budget import Budget
 from clipfleet.operators._container import Container
 from clipfleet.operators._exif import orientation
 from clipfleet.operators._jpeg import read_jpeg
@@ -41,7 +42,7 @@ from clipfleet.operators._native import give_back, silence_libtiff
 from clipfleet.operators._others import read_ico, read_tiff, read_webp
 from clipfleet.operators._png import read_png
 from clipfleet.operators.colour import to_rgb
-from clipfleet.operators.formats import ALWAYS_HEAVY, COST, sniff
+from clipfleet.operators.formats import COST, sniff
 from clipfleet.operators.limits import ImageLimits
 from clipfleet.operators.resize import fit
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
@@ -74,9 +75,13 @@ _NOT_DECODED = ("unknown pixel mode", "unknown data organization", "unsupported"
 # and photographs of 12 megapixels come out at the same scale either way (24 ms for 120).
 _SPARE = 3
 
-# A picture of more than a few megapixels waits for the one before it: memory then has a bound that does not
-# grow with the number of threads.
-_heavy = threading.Lock()
+# Pictures of more than a few megapixels share a budget in this process: memory then has a bound that does not grow
+# with the number of threads.
+_heavy = Budget()
+
+
+# As many threads as there are processors is what Pillow takes for each AVIF; ours decode side by side already.
+AvifImagePlugin.DEFAULT_MAX_THREADS = 1
 
 
 class _TiffFile(TiffImagePlugin.TiffImageFile):
@@ -100,6 +105,7 @@ _OPENERS: dict[str, Callable[[io.BytesIO], ImageFile.ImageFile]] = {
     "WEBP": WebPImagePlugin.WebPImageFile,
 }
 _READERS: dict[str, Callable[[bytes], Container]] = {
+    "AVIF": read_avif,
     "ICO": read_ico,
     "JPEG": read_jpeg,
     "PNG": read_png,
@@ -199,7 +205,7 @@ def _decode(
         return _load(kind, container, limits, target, background)
     # Opening already allocates, so the turn comes before it and lasts to the end.
     _check(container.size, kind, limits, container)
-    with _turn(container.size, kind, limits):
+    with _share(_area(container.size), kind, limits):
         return _load(kind, container, limits, target, background)
 
 
@@ -218,10 +224,16 @@ def _load(
         if not image.info.get("progressive"):
             # A progressive file keeps all coefficients of the full size, whatever the scale.
             size = image.size
-    with _turn(None if container.size else size, kind, limits):
+    with _share(0 if container.size else _weight(size, kind, container, limits), kind, limits):
+        covered = image.tile[0].extents if kind == "GIF" and image.tile else None
         image.load()
         upright = _UPRIGHT.get(_orientation(image, container))
         result = to_rgb(image, background, **_facts(image, container))
+        if covered is not None and covered != (0, 0, *result.size):
+            # Pillow paints what a GIF's first frame leaves free in the palette's first colour; it shows nothing.
+            canvas = Image.new("RGB", result.size, background)
+            canvas.paste(result.crop(covered), covered)
+            result = canvas
         if upright is not None:
             result = result.transpose(upright)
     result.info = {}
@@ -232,12 +244,20 @@ def _area(size: tuple[int, int]) -> int:
     return size[0] * size[1]
 
 
+def _weight(size: tuple[int, int], kind: str, container: Container, limits: ImageLimits) -> int:
+    if kind != "AVIF":
+        return _area(size)
+    # Of an unusual layout we cannot tell: it runs alone.
+    return limits.max_pixels if container.frame is None else max(_area(size), container.frame)
+
+
 @contextlib.contextmanager
-def _turn(size: tuple[int, int] | None, kind: str, limits: ImageLimits) -> Iterator[None]:
-    if size is None or (_area(size) * COST.get(kind, 1) <= limits.heavy_pixels and kind not in ALWAYS_HEAVY):
+def _share(pixels: int, kind: str, limits: ImageLimits) -> Iterator[None]:
+    pixels *= COST.get(kind, 1)
+    if pixels <= limits.heavy_pixels:
         yield
         return
-    with _heavy:
+    with _heavy.hold(pixels, limits.max_pixels):
         try:
             yield
         finally:
@@ -249,6 +269,10 @@ def _check(size: tuple[int, int], kind: str, limits: ImageLimits, container: Con
     allowed = limits.max_pixels // COST.get(kind, 1)
     if width * height > allowed:
         raise error_for(ErrorCode.TOO_MANY_PIXELS, f"{width} x {height} pixels; at most {allowed} are decoded")
+    if container.frame is not None and container.frame > allowed:
+        raise error_for(
+            ErrorCode.TOO_MANY_PIXELS, f"a frame of {container.frame} pixels; at most {allowed} are decoded"
+        )
     if container.max_pixels is not None and width * height > container.max_pixels:
         raise error_for(
             ErrorCode.TOO_MANY_PIXELS, f"{width} x {height} pixels in so many passes that decoding would not end"

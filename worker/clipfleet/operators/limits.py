@@ -14,8 +14,8 @@ class ImageLimits:
     """Bounds that are checked from the header, before a pixel is decoded.
 
     The default lets every phone and nearly every camera pass (61 megapixels are 9504 x 6336) and keeps one
-    decode under about 0.7 GB; pictures above ``heavy_pixels`` are decoded one at a time in a process, so that
-    the sum is bounded whatever arrives, on however many threads.
+    decode under about 0.7 GB; pictures above ``heavy_pixels`` that are decoded at once in a process have no more
+    than ``max_pixels`` together, so that the sum is bounded whatever arrives, on however many threads.
 
     Attributes:
         max_bytes: encoded size.
@@ -23,7 +23,7 @@ class ImageLimits:
             decoders need a multiple of the memory get that fraction of it (see ``formats.COST``).
         min_side: pixels; a 1 x 1 tracker is no picture.
         max_aspect: longer side over shorter side; what is cropped out of more is a sliver.
-        heavy_pixels: above this a decode waits for its turn.
+        heavy_pixels: above this a decode waits for its share; times the format's cost.
         slow_pixels: the limit for the few codings that Pillow decodes in Python, a byte at a time.
     """
 
