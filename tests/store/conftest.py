@@ -45,7 +45,7 @@ def milvus_server(request: pytest.FixtureRequest) -> Iterator[MilvusServer]:
         server.close()
 
 
-@pytest.fixture(params=["lite", pytest.param("server", marks=pytest.mark.milvus_server)])
+@pytest.fixture(scope="session", params=["lite", pytest.param("server", marks=pytest.mark.milvus_server)])
 def uri(request: pytest.FixtureRequest) -> str:
     if request.param == "lite":
         return str(request.getfixturevalue("lite_uri"))

@@ -59,7 +59,7 @@ def _emit(node: Node, columns: Mapping[str, Field], *, negated: bool) -> str:
         return _emit(node.item, columns, negated=not negated)
     if isinstance(node, And | Or):
         word = " and " if isinstance(node, And) is not negated else " or "
-        return "(" + word.join(_emit(item, columns, negated=negated) for item in node.items) + ")"
+        return _joined([_emit(item, columns, negated=negated) for item in node.items], word)
     if isinstance(node, Compare) and node.op == "!=":
         # "not equal" is the negation of "equal", so that rows without the key are among its hits.
         return _emit(Compare(node.field, "==", node.value), columns, negated=not negated)
@@ -108,11 +108,24 @@ def _leaf(node: Compare | In | Like | Exists, operand: _Operand, *, negated: boo
 
 
 def _in(values: Sequence[Value], operand: _Operand, *, negated: bool) -> str:
-    if not values:
-        return _TRUE if negated else _FALSE
-    op, word = ("!=", " and ") if negated else ("==", " or ")
-    # Not `in [...]`: Lite has it on columns alone, and Milvus takes one type a list.
-    return "(" + word.join(_compare(op, value, operand) for value in values) + ")"
+    if operand.type in {"", "bool"}:
+        # Lite has `in` on columns alone.
+        op, word = ("!=", " and ") if negated else ("==", " or ")
+        return _joined([_compare(op, value, operand) for value in values], word) or (_TRUE if negated else _FALSE)
+    for value in values:
+        _check_type("==", value, operand)
+    if operand.type == "int":
+        values = [int(value) for value in values if not isinstance(value, float) or _is_int64(value)]
+    listed = f"{operand.text} in [{', '.join(map(_literal, values))}]"
+    return f"(not ({listed}))" if negated else listed
+
+
+def _joined(expressions: Sequence[str], word: str) -> str:
+    """A balanced tree of ``and`` or ``or``: Milvus nests a chain as deep as it is long, and fails at some hundreds."""
+    if len(expressions) <= 1:
+        return "".join(expressions)
+    middle = len(expressions) // 2
+    return f"({_joined(expressions[:middle], word)}{word}{_joined(expressions[middle:], word)})"
 
 
 def _prefix(prefix: str, operand: _Operand, *, negated: bool) -> str:
@@ -141,11 +154,17 @@ def _compare(op: str, value: Value, operand: _Operand) -> str:
     _check_type(op, value, operand)
     if operand.type == "int" and isinstance(value, float):
         return _compare_fraction(op, value, operand)
+    return f"{operand.text} {op} {_literal(value)}"
+
+
+def _literal(value: Value) -> str:
     if isinstance(value, bool):
-        text = "true" if value else "false"
-    else:
-        text = quote(value) if isinstance(value, str) else repr(value)
-    return f"{operand.text} {op} {text}"
+        return "true" if value else "false"
+    return quote(value) if isinstance(value, str) else repr(value)
+
+
+def _is_int64(value: float) -> bool:
+    return value.is_integer() and -(2.0**63) < value < 2.0**63
 
 
 def _check_type(op: str, value: Value, operand: _Operand) -> None:
@@ -164,12 +183,11 @@ def _check_type(op: str, value: Value, operand: _Operand) -> None:
 def _compare_fraction(op: str, value: float, operand: _Operand) -> str:
     """Milvus 2.3 refuses a float against an integer column, so the nearest integer takes its place."""
     if op in {"==", "!="}:
-        if not value.is_integer():
+        if not _is_int64(value):
             return _FALSE if op == "==" else _TRUE
         whole = int(value)
     else:
         whole = math.floor(value) if op in {">", "<="} else math.ceil(value)
     if not -(2**63) < whole < 2**63:
-        above = whole > 0
-        return _TRUE if (op in {"<", "<="}) == above and op != "==" else _FALSE
+        return _TRUE if op.startswith("<" if whole > 0 else ">") else _FALSE
     return f"{operand.text} {op} {whole}"
