@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.cli import clean_environment
 
+from clipfleet.cli.items import line_groups
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -170,3 +172,41 @@ def test_given_a_reader_that_goes_away_when_embedded_then_no_traceback(fleet, tm
     )
     assert len(done.stdout.splitlines()) == 1
     assert "Traceback" not in done.stderr
+
+
+def test_given_a_writer_that_waits_when_embedded_then_each_line_is_answered_before_the_next_comes(fleet, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clipfleet.cli", "embed", "--json"],
+        cwd=tmp_path,
+        env=clean_environment(**fleet),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for text in ("one", "two"):
+        process.stdin.write(f"{text}\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["input"] == text
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("pieces", "groups"),
+    [
+        ([], []),
+        ([b"a\nb\n"], [[b"a", b"b"]]),
+        ([b"a\nb"], [[b"a"], [b"b"]]),
+        ([b"a", b"b\r\n", b"\n"], [[], [b"ab"], [b""]]),
+    ],
+)
+def test_given_pieces_of_input_when_read_then_whole_lines_come_as_soon_as_they_are_there(pieces, groups):
+    class Pieces:
+        def __init__(self):
+            self.left = list(pieces)
+
+        def read1(self, _size):
+            return self.left.pop(0) if self.left else b""
+
+    assert list(line_groups(Pieces())) == groups

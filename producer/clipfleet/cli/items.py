@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from clipfleet.cli.errors import Exit, advice, exit_for_items
 from clipfleet.index.files import printable, read_picture
@@ -14,15 +14,17 @@ from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from io import BufferedReader
 
     from clipfleet.cli.output import Output
     from clipfleet.producer import Client
     from clipfleet.producer.requests import NewRequest
     from clipfleet.schemas.result import Result
 
-__all__ = ["Answer", "Item", "Tally", "answers", "arguments_or_stdin", "file_items", "lines_of", "text_items"]
+__all__ = ["Answer", "Item", "Tally", "answers", "file_items", "groups_of", "line_groups", "text_items"]
 
 _MAX_IN_FLIGHT: Final = 256
+_READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +102,37 @@ def file_items(paths: Iterable[str | bytes]) -> Iterator[Item]:
             yield Item(printable(name), error)
 
 
-def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
-    """Lines without their ends, as they come: the nth output belongs to the nth line."""
-    for line in stream:
-        yield line.rstrip(b"\r\n")
+def groups_of(arguments: Sequence[str]) -> Iterator[Sequence[str | bytes]] | None:
+    """The arguments in groups to be answered one after the other; None when there is nothing to read.
+
+    ``-``, and no argument at all, stands for the lines of stdin: each group is what has come so far, so that
+    whoever writes a line and waits gets its answer.
+    """
+    if not arguments and (sys.stdin is None or sys.stdin.isatty()):
+        return None
+    return _groups(arguments or ["-"])
 
 
-def arguments_or_stdin(arguments: Sequence[str]) -> Iterable[str | bytes] | None:
-    """The arguments with ``-`` replaced by the lines of stdin; stdin's when there are none; None on a terminal."""
-    if not arguments:
-        return None if sys.stdin is None or sys.stdin.isatty() else lines_of(sys.stdin.buffer)
-    return _with_stdin(arguments)
-
-
-def _with_stdin(arguments: Sequence[str]) -> Iterator[str | bytes]:
+def _groups(arguments: Sequence[str]) -> Iterator[Sequence[str | bytes]]:
+    named: list[str | bytes] = []
     for argument in arguments:
         if argument == "-":
-            yield from lines_of(sys.stdin.buffer)
+            yield named
+            named = []
+            yield from line_groups(cast("BufferedReader", sys.stdin.buffer))
         else:
-            yield argument
+            named.append(argument)
+    yield named
+
+
+def line_groups(stream: BufferedReader) -> Iterator[list[str | bytes]]:
+    """Whole lines without their ends, as many at a time as have come; the nth output belongs to the nth line."""
+    rest = b""
+    while data := stream.read1(_READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest.removesuffix(b"\r")]
 
 
 def answers(client: Client, items: Iterable[Item], call: Callable[[str | bytes], NewRequest]) -> Iterator[Answer]:

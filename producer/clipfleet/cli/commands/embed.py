@@ -49,21 +49,22 @@ def embed(run: Run, inputs: _Inputs = None, *, image: _Images = None) -> int:
     exit code is 3.
     """
     from clipfleet.cli.client import connect  # noqa: PLC0415
-    from clipfleet.cli.items import Tally, answers, arguments_or_stdin, file_items, text_items  # noqa: PLC0415
+    from clipfleet.cli.items import Tally, answers, file_items, groups_of, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
-    names = arguments_or_stdin([*(image or ()), *(inputs or ())])
-    if names is None:
+    groups = groups_of([*(image or ()), *(inputs or ())])
+    if groups is None:
         raise usage(
             "nothing to embed", 'Give texts or --image FILE, or pipe lines in: echo "a cat" | clipfleet embed -'
         )
-    items = file_items(names) if image else text_items(names)
+    read = file_items if image else text_items
     call: Any = requests.embed_image if image else requests.embed_text
     tally = Tally(run.out)
     with run.fleet() as settings, connect(settings) as client:
-        for answer in answers(client, items, call):
-            tally.add(answer.error)
-            _show(run.out, answer)
+        for group in groups:
+            for answer in answers(client, read(group), call):
+                tally.add(answer.error)
+                _show(run.out, answer)
     return tally.end()
 
 

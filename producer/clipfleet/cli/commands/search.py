@@ -67,13 +67,13 @@ def search(
     The score is the cosine similarity: higher is better.
     """
     from clipfleet.cli.client import connect  # noqa: PLC0415
-    from clipfleet.cli.items import Tally, answers, arguments_or_stdin, file_items, text_items  # noqa: PLC0415
+    from clipfleet.cli.items import Tally, answers, file_items, groups_of, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
-    names = arguments_or_stdin([*(image or ()), *(text or ())])
-    if names is None:
+    groups = groups_of([*(image or ()), *(text or ())])
+    if groups is None:
         raise usage("nothing to search for", 'Give words or --image FILE: clipfleet search "a red heart"')
-    items = file_items(names) if image else text_items(names)
+    read = file_items if image else text_items
     by = "image" if image else "text"
 
     def call(value: str | bytes) -> Any:
@@ -81,11 +81,12 @@ def search(
 
     tally = Tally(run.out)
     with run.fleet(store=True) as settings, connect(settings) as client:
-        began = time.monotonic()
-        for answer in answers(client, items, call):
-            tally.add(answer.error)
-            show_hits(run.out, answer, elapsed_s=time.monotonic() - began)
+        for group in groups:
             began = time.monotonic()
+            for answer in answers(client, read(group), call):
+                tally.add(answer.error)
+                show_hits(run.out, answer, elapsed_s=time.monotonic() - began)
+                began = time.monotonic()
     return tally.end()
 
 

@@ -62,11 +62,14 @@ def worker(  # noqa: PLR0913  each parameter is a flag
 
 def _serve(run: Run, flags: dict[str, Any], providers: str | None, roots: list[str] | None) -> int:
     from clipfleet.cli.worker_config import build, parse_roots  # noqa: PLC0415
-    from clipfleet.worker.supervisor import run as supervise  # noqa: PLC0415
+    from clipfleet.worker import run as supervise  # noqa: PLC0415  needs the [worker] extra
+    from clipfleet.worker.logs import configure  # noqa: PLC0415
 
     if providers is not None:
         flags["providers"] = tuple(part.strip() for part in providers.split(",") if part.strip())
     if roots:
         flags["allow_roots"] = parse_roots(roots)
     with run.fleet(store=True, worker=False) as settings:
-        return supervise(build(settings, flags))
+        config = build(settings, flags)
+        configure("DEBUG" if run.flags.debug else "INFO")
+        return supervise(config)
