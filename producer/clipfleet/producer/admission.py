@@ -78,7 +78,7 @@ class Admission:
         self._numbers = count(1)
         self._waiting: dict[Lane, deque[Pending]] = {lane: deque() for lane in Lane}
         self._again: deque[Call] = deque()
-        self._flying = 0
+        self._flying = dict.fromkeys(Lane, 0)
 
     def add(self, request: Pending) -> None:
         """Take a request in; it leaves with the next call."""
@@ -111,7 +111,7 @@ class Admission:
                 commands += self._send(call, now)
         if fresh:
             for lane in Lane:
-                while self._flying < MAX_CALLS_AT_ONCE and self._worth_a_call(lane):
+                while self._worth_a_call(lane):
                     requests = self._take(lane)
                     if requests:
                         number = next(self._numbers)
@@ -119,8 +119,8 @@ class Admission:
         return commands
 
     def _worth_a_call(self, lane: Lane) -> bool:
-        waiting = len(self._waiting[lane])
-        return waiting >= WORTH_A_CALL or (waiting > 0 and self._flying == 0)
+        waiting, flying = len(self._waiting[lane]), self._flying[lane]
+        return flying < MAX_CALLS_AT_ONCE and (waiting >= WORTH_A_CALL or (waiting > 0 and flying == 0))
 
     def _take(self, lane: Lane) -> list[Pending]:
         taken: list[Pending] = []
@@ -137,7 +137,7 @@ class Admission:
         return taken
 
     def _send(self, call: Call, now: float) -> list[Command]:
-        self._flying += 1
+        self._flying[call.lane] += 1
         if call.first_sent is None:
             call.first_sent = now
         script = ("EVAL", self._script.text) if call.whole_script else ("EVALSHA", self._script.sha)
@@ -164,7 +164,7 @@ class Admission:
         return commands
 
     def _lost(self, call: Call) -> None:
-        self._flying -= 1
+        self._flying[call.lane] -= 1
         call.confirming = False
         if any(request.stage is Stage.CALLING for request in call.requests):
             self._again.append(call)
@@ -173,7 +173,7 @@ class Admission:
         if isinstance(reply, Exception):
             self._erred(call, reply, now)
             return
-        self._flying -= 1
+        self._flying[call.lane] -= 1
         _, retry_after_ms, _, answers = reply
         call.confirming = self._replicated
         for request, answer in zip(call.requests, answers, strict=True):
@@ -190,7 +190,7 @@ class Admission:
         remedy = remedy_for(error)
         if remedy in {Remedy.RECONNECT, Remedy.MOVED}:
             raise broken_by(error)  # `lost` takes the call back
-        self._flying -= 1
+        self._flying[call.lane] -= 1
         if remedy is Remedy.LOAD_SCRIPT:
             call.whole_script = True
             self._again.append(call)

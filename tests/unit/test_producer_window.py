@@ -1,0 +1,94 @@
+"""What map keeps in its hands."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clipfleet.producer import QueueFull, requests
+from clipfleet.producer.window import SHORTEST_PAUSE_S, Window, failure_of, pause_after
+from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.schemas.result import Result
+
+
+def done(number):
+    return Result(str(number), ok=True)
+
+
+def full():
+    return Result("x", ok=False, error=QueueFull(1.0))
+
+
+@settings(max_examples=50)
+@given(data=st.data(), size=st.integers(1, 20), total=st.integers(0, 60), ordered=st.booleans())
+def test_every_item_comes_out_once_and_never_more_than_the_size_is_in_hand(data, size, total, ordered):
+    window, now, taken, flying, out = Window(size, ordered=ordered), 0.0, 0, [], []
+    while taken < total or not window.empty:
+        flying += window.resend(now)
+        for _ in range(min(window.room, total - taken)):
+            flying.append(window.add(requests.echo(taken)))
+            taken += 1
+        assert taken - len(out) <= size
+        if (item := window.pop()) is not None:
+            out.append(item[0].inputs["data"])
+            assert item[1].ok
+        elif flying:
+            entry = flying.pop(data.draw(st.integers(0, len(flying) - 1)))
+            refused = data.draw(st.integers(0, 9)) == 0
+            window.ended(entry, full() if refused else done(0), now)
+        else:
+            now += window.pause_s(now)
+    assert sorted(out) == list(range(total))
+    assert not ordered or out == sorted(out)
+
+
+def test_nothing_more_is_taken_while_the_queue_is_full():
+    window = Window(8, ordered=True)
+    entries = [window.add(requests.echo(n)) for n in range(4)]
+    assert window.room == 4
+    window.ended(entries[2], full(), 100.0)
+    assert window.room == 0
+    assert window.resend(100.0) == []
+    pause = window.pause_s(100.0)
+    assert SHORTEST_PAUSE_S <= pause <= 1.0
+    assert window.resend(100.0 + pause) == [entries[2]]
+    assert window.room == 4
+
+
+def test_new_ones_are_taken_in_groups_while_results_are_at_hand():
+    window = Window(64, ordered=False)
+    entries = [window.add(requests.echo(n)) for n in range(64)]
+    for entry in entries:
+        window.ended(entry, done(0), 0.0)
+    rooms = []
+    while window.pop() is not None:
+        rooms.append(window.room)
+    assert rooms[:9] == [0] * 7 + [8, 9]
+
+
+def test_abandoning_cancels_what_is_on_its_way_alone():
+    window, cancelled = Window(8, ordered=True), []
+    entries = [window.add(requests.echo(n)) for n in range(3)]
+    for number, entry in enumerate(entries):
+        entry.cancel = lambda number=number: cancelled.append(number)
+    window.ended(entries[1], done(1), 0.0)
+    window.abandon()
+    assert cancelled == [0, 2]
+
+
+@given(st.floats(0.05, 30), st.floats(0, 1))
+def test_the_pause_is_a_part_of_the_time_that_the_backlog_needs(retry_after, luck):
+    assert SHORTEST_PAUSE_S <= pause_after(retry_after, luck) <= min(5.0, max(SHORTEST_PAUSE_S, 0.31 * retry_after))
+
+
+def test_a_window_holds_at_least_one():
+    with pytest.raises(ValueError, match="max_in_flight"):
+        Window(0, ordered=True)
+
+
+def test_an_item_that_cannot_be_sent_is_a_failed_result():
+    missing = failure_of(requests.echo(1), FileNotFoundError(2, "No such file or directory", "a.png"))
+    assert (missing.error.code, missing.error.retryable) == (ErrorCode.FETCH_FAILED, False)
+    assert str(missing.error) == "fetch_failed: cannot read 'a.png': No such file or directory"
+    assert failure_of(requests.echo(1), error_for("bad_request")).error.code is ErrorCode.BAD_REQUEST
