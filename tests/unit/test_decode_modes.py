@@ -276,6 +276,34 @@ def test_given_an_animation_or_many_pages_then_the_first_counts(kind):
     assert close(pixel(decode_image(data)), RED, 4)
 
 
+def test_given_a_gif_with_a_transparent_colour_then_the_hidden_colour_is_not_seen():
+    image = Image.new("P", (16, 16), 1)
+    image.putpalette([255, 0, 255, *RED])
+    image.paste(0, (8, 0, 16, 16))
+    decoded = decode_image(save(image, "GIF", transparency=0))
+    assert pixel(decoded, (3, 3)) == RED
+    assert pixel(decoded, (12, 3)) == WHITE
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "AVIF", "TIFF", "JPEG2000", "ICO", "PNG"])
+def test_given_hidden_magenta_in_any_container_with_alpha_then_it_is_not_seen(kind):
+    image = Image.new("RGBA", (32, 32), (255, 0, 255, 0))
+    image.paste((*RED, 255), (0, 0, 16, 32))
+    decoded = decode_image(save(image, kind))
+    assert close(pixel(decoded, (4, 4)), RED, 6)
+    assert close(pixel(decoded, (28, 4)), WHITE, 6)
+
+
+@pytest.mark.parametrize("photometric", ["plain", "premultiplied"])
+def test_given_a_tiff_with_premultiplied_alpha_then_it_is_not_multiplied_twice(photometric):
+    image = Image.new("RGBA", (8, 8), (*RED, 128))
+    kept = image.convert("RGBa").tobytes() if photometric == "premultiplied" else image.tobytes()
+    data = save(Image.frombytes("RGBA", (8, 8), kept), "TIFF")
+    at = data.index(struct.pack("<HHI", 338, 3, 1)) + 8
+    data = data[:at] + struct.pack("<H", 1 if photometric == "premultiplied" else 2) + data[at + 2 :]
+    assert close(pixel(decode_image(data)), HALF_RED)
+
+
 def test_given_a_gif_whose_first_frame_leaves_part_of_the_canvas_free_then_the_background_shows_there():
     data = bytearray(save(Image.new("RGB", (16, 16), RED), "GIF"))
     struct.pack_into("<HH", data, 6, 32, 32)
