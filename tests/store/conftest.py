@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from store.milvus_server import MilvusServer, Unobtainable, is_unpacked
 
 from clipfleet.store import Store, StoreConfig
 from clipfleet.store.lite import LiteServer
+from store.milvus_server import MilvusServer, Unobtainable, is_unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

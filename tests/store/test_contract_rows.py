@@ -8,10 +8,10 @@ from threading import Barrier, Thread
 
 import numpy as np
 import pytest
-from store.conftest import DIMENSION, FINGERPRINT
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 from clipfleet.store import Field, Row, Store, StoreConfig, StoreUnavailable
+from store.conftest import DIMENSION, FINGERPRINT
 
 CASES = Path(__file__).parent.parent / "cases" / "text.jsonl"
 FILTER_BREAKER = next(

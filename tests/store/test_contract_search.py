@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from store.conftest import DIMENSION, FINGERPRINT
-from store.test_contract_rows import FILTER_BREAKER
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 from clipfleet.store import Field, Hit, Row, Store, StoreConfig, combine
 from clipfleet.store.compile import compile_filter
 from clipfleet.store.filters import And, Compare, Exists, In, Like, Node, Not, Or, parse
+from store.conftest import DIMENSION, FINGERPRINT
+from store.test_contract_rows import FILTER_BREAKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
