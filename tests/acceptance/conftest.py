@@ -17,9 +17,7 @@ __all__ = ["keys", "leftovers", "make_proxy", "make_redis", "redis_binary", "red
 
 
 @pytest.fixture
-def start_worker(
-    redis_server: RedisServer, keys: QueueKeys, leftovers: None
-) -> Iterator[Callable[..., WorkerProcess]]:
+def start_worker(redis_server: RedisServer, keys: QueueKeys, leftovers: None) -> Iterator[Callable[..., WorkerProcess]]:
     """Starts real workers on the test's queue; all are gone when the test ends."""
     started: list[WorkerProcess] = []
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
-
     from clipfleet.schemas.keys import QueueKeys
     from support.fleet import WorkerProcess
 

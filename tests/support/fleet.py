@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
-import redis
 
-from clipfleet.schemas.keys import QueueKeys
-from clipfleet.schemas.request import Request
+import redis
 from clipfleet.schemas.scripts import load
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from clipfleet.schemas.keys import QueueKeys
+    from clipfleet.schemas.request import Request
 
 TESTS = Path(__file__).parent.parent
 TINY = TESTS / "unit" / "data" / "tiny-bundle"
@@ -104,7 +105,9 @@ class WorkerProcess:
 
     def reached(self, point: str, count: int = 1) -> None:
         """Wait until ``count`` processes stand at the barrier ``point``."""
-        wait_until(lambda: len(list(self.barrier.glob(f"{point}.*"))) >= count, 30, f"{point} reached\n{self.log[-2000:]}")
+        wait_until(
+            lambda: len(list(self.barrier.glob(f"{point}.*"))) >= count, 30, f"{point} reached\n{self.log[-2000:]}"
+        )
 
     def release(self, point: str) -> None:
         """Let everybody pass ``point`` from now on."""

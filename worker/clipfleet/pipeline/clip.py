@@ -213,8 +213,8 @@ def _text_tower(clip: Clip) -> Callable[[Sequence[Work]], Sequence[Any]]:
 
 def _rows(vectors: NDArray[np.float32]) -> list[NDArray[np.float32] | RequestFailed]:
     """One vector per item; a row that is not finite fails its own item and no other."""
-    finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()
+    finite = np.isfinite(vectors).all(axis=-1)
     return [
         row if good else error_for(ErrorCode.MODEL_FAILED, "the model gave a vector that is not finite")
-        for row, good in zip(vectors, finite, strict=True)
+        for row, good in zip(vectors, np.atleast_1d(finite), strict=True)
     ]

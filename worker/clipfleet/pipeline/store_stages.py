@@ -52,7 +52,7 @@ def store_stages(store: Store, fingerprint: str, dimension: int) -> dict[str, Ba
         return store.delete(params["collection"], ids=params["ids"], filter=params["filter"])
 
     def collection(work: Work) -> str:
-        return work.plan.params["collection"]
+        return str(work.plan.params["collection"])
 
     stages = (
         BatchStage(

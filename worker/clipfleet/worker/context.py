@@ -46,12 +46,14 @@ class Context:
     is_out_of_memory: Callable[[Exception], bool]
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def late(self, work: Work, code: ErrorCode = ErrorCode.EXPIRED) -> RequestFailed | None:
-        """The error of a work whose deadline has passed, else None."""
+    def left_s(self, work: Work) -> float:
+        """Seconds until its deadline; negative after it."""
         entry: Entry = work.entry
-        if self.clock.now_ms() < entry.deadline_ms:
-            return None
-        return error_for(code, request_id=entry.id)
+        return (entry.deadline_ms - self.clock.now_ms()) / 1000.0
+
+    def late(self, work: Work) -> RequestFailed | None:
+        """The error of a work whose deadline has passed, else None."""
+        return error_for(ErrorCode.EXPIRED, request_id=work.request.id) if self.left_s(work) <= 0 else None
 
     def owned(self, stream: QueueStream, works: Iterable[Work]) -> list[Work]:
         """The works that are still ours to run.

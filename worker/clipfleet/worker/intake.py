@@ -38,6 +38,8 @@ RECLAIM_EVERY_S = 1.0
 BLOCK_MS = 1_000
 BULK_SHARE = 8
 PARK_MS = 1_000
+# A parked request rests for PARK_MS and is found again by a look that comes every RECLAIM_EVERY_S.
+PARKED_AT_MOST_S = 2.5
 
 
 class Intake:
@@ -211,10 +213,22 @@ class Intake:
         return entry.read_at - min(max(age_ms, 0.0), self._config.max_delay_ms) / 1000.0
 
     def _storable(self, works: list[Work]) -> list[Work]:
-        """Leave works for a full store in the queue, resting a while: embeddings must not wait behind them."""
+        """Leave works for a full store in the queue, resting a while: embeddings must not wait behind them.
+
+        What would come back after its deadline from a store that is away is told so now.
+        """
         if not self._engine.store_full:
             return works
-        parked = [work.entry for work in works if work.plan.needs_store]
+        parked: list[Entry] = []
+        hopeless: list[Outcome] = []
+        for work in works:
+            if work.plan.needs_store:
+                if self._engine.store_troubled and self._context.left_s(work) < PARKED_AT_MOST_S:
+                    error = error_for(ErrorCode.STORE_FAILED, request_id=work.request.id)
+                    hopeless.append(Outcome(work.entry, error))
+                else:
+                    parked.append(work.entry)
+        self._context.settler.put(hopeless)
         for lane in self._config.keys.lanes:
             ids = [(entry.stream_id, entry.deliveries - 1) for entry in parked if entry.lane == lane]
             self._stream.hand_back(lane, ids, idle_ms=max(0, self._config.lease_ms - PARK_MS))

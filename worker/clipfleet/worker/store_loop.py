@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import Closed
-from clipfleet.schemas.errors import ErrorCode, RequestFailed
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.worker.connection import LOST
 from clipfleet.worker.incident import incident
 from clipfleet.worker.patience import Patience
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["StoreLoop"]
 
-LOOK_AGAIN_S = 1.0  # while the store is away, at least this often somebody's deadline is looked at
+LOOK_AGAIN_S = 1.0  # while the store is away, at least this often what has come since is looked at
+# A verdict must reach its caller before the caller gives up at the same deadline.
+ANSWER_BEFORE_S = 0.25
 
 
 class StoreLoop:
@@ -75,7 +77,7 @@ class StoreLoop:
                 self.troubled = True
                 delay = retry_delay(error, attempt)
                 attempt += 1
-                self._context.stop.wait(min(LOOK_AGAIN_S, LOOK_AGAIN_S if delay is None else delay))
+                self._context.stop.wait(self._patient_for(works, delay or LOOK_AGAIN_S))
                 works += self._group[name].drain()
             except LOST as error:
                 self._patience.trouble(error)
@@ -84,6 +86,11 @@ class StoreLoop:
                 self._patience.fine()
                 self._advance(works, values)
                 return
+
+    def _patient_for(self, works: list[Work], delay_s: float) -> float:
+        """Until the next attempt or the first deadline."""
+        first = min(self._context.left_s(work) for work in works) - ANSWER_BEFORE_S
+        return max(0.0, min(LOOK_AGAIN_S, delay_s, first))
 
     def _call(self, name: str, works: list[Work]) -> Sequence[Any]:
         from clipfleet.store import StoreUnavailable  # noqa: PLC0415
@@ -107,10 +114,9 @@ class StoreLoop:
         late: list[Outcome] = []
         left: list[Work] = []
         for work in works:
-            error = self._context.late(work, ErrorCode.STORE_FAILED)
-            if error is None:
+            if self._context.left_s(work) > ANSWER_BEFORE_S:
                 left.append(work)
             else:
-                late.append(Outcome(work.entry, error=error))
+                late.append(Outcome(work.entry, error_for(ErrorCode.STORE_FAILED, request_id=work.request.id)))
         self._context.settler.put(late)
         return left
