@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from clipfleet.models.bundle import GOLDEN, IMAGE_GRAPH, MODEL_JSON, TEXT_GRAPH, Bundle, staging
 from clipfleet.models.config import ModelConfig
 from clipfleet.models.errors import ModelError
-from clipfleet.models.fingerprint import fingerprint
 from clipfleet.models.library import cache_place, require_torch
 from clipfleet.models.names import parse_name
 
@@ -69,13 +68,7 @@ def export_model(
     started = time.monotonic()
     _log.info("exporting %s", parsed)
     source = load_source(parsed, preprocess)
-    mark = fingerprint(
-        source.tensors(),
-        source.image,
-        source.text,
-        source.tokenizer_json,
-        architecture=source.record["architecture"],
-    )
+    mark = source.fingerprint()
     bundle = _written(source, mark, out or cache_place(parsed, mark, cache), licence)
     _log.info("exported %s to %s in %.0f s", parsed, bundle.path, time.monotonic() - started)
     return bundle

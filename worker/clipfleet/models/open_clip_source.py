@@ -18,6 +18,7 @@ from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 from open_clip.pretrained import download_pretrained
 
 from clipfleet.models.errors import ExportRefused, ExtraMissing, ModelError, ModelNotFound
+from clipfleet.models.fingerprint import fingerprint
 from clipfleet.models.open_clip_text import read_text
 from clipfleet.models.preprocess import (
     architecture_config,
@@ -30,9 +31,6 @@ from clipfleet.models.weights import file_record, load_weights, only_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
 
     from clipfleet.models.config import ImageConfig, TextConfig
     from clipfleet.models.names import ModelName
@@ -68,9 +66,15 @@ class Source:
     tokenizer_json: bytes
     record: dict[str, Any]
 
-    def tensors(self) -> dict[str, NDArray[np.generic]]:
-        """The weights by name, for the fingerprint."""
-        return {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
+    def fingerprint(self) -> str:
+        """The model's fingerprint, 64 hex digits."""
+        return fingerprint(
+            {name: tensor.numpy() for name, tensor in self.model.state_dict().items()},
+            self.image,
+            self.text,
+            self.tokenizer_json,
+            architecture=self.record["architecture"],
+        )
 
 
 @dataclass(frozen=True)

@@ -39,15 +39,16 @@ def tag_preprocess(architecture: str, tag: str) -> dict[str, Any]:
     """What open_clip knows of a pretrained tag: preprocessing and where its weights are.
 
     Raises:
-        ModelNotFound: no such tag of this architecture.
+        ModelNotFound: no such architecture, or no such tag of it.
         ExportRefused: its weights were trained with the other GELU; open_clip would only warn.
     """
+    config = architecture_config(architecture)
     known = open_clip.get_pretrained_cfg(architecture, tag)
     if not known:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
         raise ModelNotFound(f"{architecture} has no tag {tag!r}; it has {tags}")
     quick = bool(known.get("quick_gelu", False))
-    if quick != bool(architecture_config(architecture).get("quick_gelu", False)):
+    if quick != bool(config.get("quick_gelu", False)):
         base = architecture.removesuffix("-quickgelu")
         raise ExportRefused(
             f"{architecture}/{tag} was trained {'with' if quick else 'without'} QuickGELU, and this architecture is "
