@@ -6,14 +6,17 @@ import io
 import re
 
 import numpy as np
-import torch
 from common import SIZE
 from PIL import Image
+from torch.nn import functional
+
+import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 # Mirrored, these would show something else.
-ONE_WAY = re.compile(r"left|right|facing|clock|thirty|moon|waning|waxing|quarter|letter|text|arrow|button|keycap|abc|back|on!|hand|fist|finger|horse|sign")
+ONE_WAY = re.compile(
+    r"left|right|facing|clock|thirty|moon|waning|waxing|quarter|letter|text|arrow|button|keycap|abc|back|on!|hand|fist|finger|horse|sign"
+)
 
 
 def may_flip(concept: dict[str, str]) -> bool:
@@ -29,9 +32,9 @@ def backgrounds(count: int) -> Tensor:
     white = 1 - torch.rand(count, 1, 1, 1) * 0.08 * (torch.rand(count, 1, 1, 1) < 0.5)
     grey = (torch.rand(count, 1, 1, 1) < 0.5).float() * 0.9 + torch.rand(count, 1, 1, 1) * 0.1
     chosen = torch.where(kind < 0.45, white, torch.where(kind < 0.75, plain, torch.where(kind < 0.88, corners, grey)))
-    wide = F.interpolate(chosen.expand(count, 3, 2, 2), size=(SIZE, SIZE), mode="bilinear", align_corners=True)
+    wide = functional.interpolate(chosen.expand(count, 3, 2, 2), size=(SIZE, SIZE), mode="bilinear", align_corners=True)
     cells = int(np.random.default_rng().choice([8, 16, 32]))
-    noise = F.interpolate(torch.randn(count, 3, cells, cells), size=(SIZE, SIZE), mode="bilinear")
+    noise = functional.interpolate(torch.randn(count, 3, cells, cells), size=(SIZE, SIZE), mode="bilinear")
     return (wide + noise * (torch.rand(count, 1, 1, 1) < 0.25) * torch.rand(count, 1, 1, 1) * 0.25).clamp(0, 1)
 
 
@@ -48,9 +51,9 @@ def _matrices(flip: Tensor) -> Tensor:
 
 def outline(premultiplied: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
     """Draw dark lines around and inside drawings, as outlined styles do; returns colour and alpha."""
-    grown = F.max_pool2d(alpha, 3, 1, 1)
+    grown = functional.max_pool2d(alpha, 3, 1, 1)
     grey = (premultiplied + (1 - alpha)).mean(1, keepdim=True)
-    edge = F.max_pool2d(grey, 3, 1, 1) + F.max_pool2d(-grey, 3, 1, 1)
+    edge = functional.max_pool2d(grey, 3, 1, 1) + functional.max_pool2d(-grey, 3, 1, 1)
     ink = torch.maximum(grown - alpha, ((edge - 0.12) * 4).clamp(0, 1) * alpha)
     wash = torch.where(torch.rand(len(alpha), 1, 1, 1) < 0.25, torch.rand(len(alpha), 1, 1, 1), torch.zeros(1))
     pale = premultiplied * (1 - wash) + alpha * wash
@@ -68,7 +71,9 @@ def place(rgba: Tensor, flip: Tensor) -> Tensor:
     x = rgba.permute(0, 3, 1, 2).float() / 255
     x = torch.cat([x[:, :3] * x[:, 3:], x[:, 3:]], 1)
     n = len(x)
-    x = F.grid_sample(x, F.affine_grid(_matrices(flip), [n, 4, SIZE, SIZE], align_corners=False), align_corners=False)
+    x = functional.grid_sample(
+        x, functional.affine_grid(_matrices(flip), [n, 4, SIZE, SIZE], align_corners=False), align_corners=False
+    )
     colour, alpha = x[:, :3].contiguous(), x[:, 3:].contiguous()
     drawn, flat = slice(0, n // 7), slice(n // 7, n // 7 + n // 10)  # callers shuffle, so any part will do
     colour[drawn], alpha[drawn] = outline(colour[drawn], alpha[drawn])
@@ -102,7 +107,7 @@ def finish(x: Tensor, rng: np.random.Generator) -> Tensor:
     n = len(x)
     x = _erase(_tint(x))
     blurred = rng.permutation(n)[: n // 5]
-    soft = F.avg_pool2d(x[blurred], 3, 1, 1, count_include_pad=False)
+    soft = functional.avg_pool2d(x[blurred], 3, 1, 1, count_include_pad=False)
     x[blurred] = torch.lerp(x[blurred], soft, torch.rand(len(blurred), 1, 1, 1))
     x = x + torch.randn_like(x) * (torch.rand(n, 1, 1, 1) < 0.25) * torch.rand(n, 1, 1, 1) * 0.06
     out = (x.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()

@@ -31,7 +31,9 @@ def collect() -> list[dict[str, Any]]:
     """Return every concept: label, aliases, tags, group, subgroup, hexcode, emoji and its skin variants."""
     base = NPM / "emojibase-data"
     meta = read_json(base / "meta" / "groups.json")
-    tables = [read_json(base / "en" / "shortcodes" / f"{name}.json") for name in ("emojibase", "github", "joypixels", "cldr")]
+    tables = [
+        read_json(base / "en" / "shortcodes" / f"{name}.json") for name in ("emojibase", "github", "joypixels", "cldr")
+    ]
     cldr = read_json(NPM / "cldr-annotations-full" / "annotations" / "en" / "annotations.json")
     annotations = cldr["annotations"]["annotations"]
     concepts = []

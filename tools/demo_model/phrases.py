@@ -9,47 +9,51 @@ wording is learnt. The seventy questions of ``questions.toml`` are left out of a
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from typing import Any
 
 import numpy as np
-import torch
-from common import HERE, NPM, WORK, read_json
+from common import NPM, WORK, read_json
+from quiz import questions
 from teacher import Teacher, concept_vectors, spoken
-from torch import Tensor
 from train_image import keyword_matrix
 
+import torch
+from torch import Tensor
+
 OPENERS = (
-    "show me", "find", "find me", "i want", "i want to see", "looking for", "i am looking for", "search for", "could you find",
-    "can you show me", "please find", "give me", "do you have", "is there", "this is", "here is", "i need", "let us see", "what about",
-)
+    "show me", "find", "find me", "i want", "i want to see", "looking for", "i am looking for",
+    "search for", "could you find", "can you show me", "please find", "give me", "do you have", "is there",
+    "this is", "here is", "i need", "let us see", "what about",
+)  # fmt: skip
 MEDIA = (
-    "a picture of", "picture of", "an emoji of", "an emoji for", "a drawing of", "drawing of", "an icon of", "an icon for", "a photo of",
-    "photo of", "clip art of", "an image of", "image of", "an image showing", "a cartoon of", "a symbol for", "an illustration of",
-    "something like", "anything with", "a picture with", "the sign for",
-)
-ARTICLES = ("a", "a", "the", "an", "some", "my", "one", "any", "this")
-SUFFIXES = ("please", "emoji", "picture", "icon", "image", "drawing", "symbol", "for me", "in a picture", "here")
+    "a picture of", "picture of", "an emoji of", "an emoji for", "a drawing of", "drawing of", "an icon of",
+    "an icon for", "a photo of", "photo of", "clip art of", "an image of", "image of", "an image showing",
+    "a cartoon of", "a symbol for", "an illustration of", "something like", "anything with",
+    "a picture with", "the sign for",
+)  # fmt: skip
+ARTICLES = (
+    "a", "a", "the", "an", "some", "my", "one", "any", "this",
+)  # fmt: skip
+SUFFIXES = (
+    "please", "emoji", "picture", "icon", "image", "drawing", "symbol", "for me", "in a picture", "here",
+)  # fmt: skip
 # {0} and {1} are keywords of one concept, or common words; the teacher says what the sentence is about.
 SENTENCES = (
-    "{0}", "{0} {1}", "a {0}", "a {0} {1}", "something to {0}", "something for {0}", "someone who is {0}", "a person who can {0}",
-    "somebody {0}", "people {0}", "a kind of {0}", "a type of {0}", "things that {0}", "something that can {0}", "a thing with {0}",
-    "a {0} with a {1}", "{0} and {1}", "{0} in the {1}", "a {0} for {1}", "{0} at the {1}", "{0} by the {1}", "{0} on a {1}",
-    "i am {0}", "i feel {0}", "feeling {0}", "being {0}", "to {0}", "to {0} with {1}", "a part of the {0}", "a place for {0}",
-    "a place to {0}", "where you {0}", "{0} time", "{0} day", "a {0} day", "it is {0}", "used for {0}", "a tool for {0}",
-    "an animal that is {0}", "a {0} animal", "a {0} face", "a {0} person", "made of {0}", "lots of {0}", "the {0} of the {1}",
-    "going to {0}", "having a {0}", "what you {0}", "about {0}", "like {0} or {1}", "not just {0} but {1}", "doing {0}", "a {0} thing",
+    "{0}", "{0} {1}", "a {0}", "a {0} {1}", "something to {0}", "something for {0}", "someone who is {0}",
+    "a person who can {0}", "somebody {0}", "people {0}", "a kind of {0}", "a type of {0}",
+    "things that {0}", "something that can {0}", "a thing with {0}", "a {0} with a {1}", "{0} and {1}",
+    "{0} in the {1}", "a {0} for {1}", "{0} at the {1}", "{0} by the {1}", "{0} on a {1}", "i am {0}",
+    "i feel {0}", "feeling {0}", "being {0}", "to {0}", "to {0} with {1}", "a part of the {0}",
+    "a place for {0}", "a place to {0}", "where you {0}", "{0} time", "{0} day", "a {0} day", "it is {0}",
+    "used for {0}", "a tool for {0}", "an animal that is {0}", "a {0} animal", "a {0} face", "a {0} person",
+    "made of {0}", "lots of {0}", "the {0} of the {1}", "going to {0}", "having a {0}", "what you {0}",
+    "about {0}", "like {0} or {1}", "not just {0} but {1}", "doing {0}", "a {0} thing",
 )  # fmt: skip
-NOUNS = {"03", "04", "05", "06", "08", "11", "12", "13", "15", "17", "18", "19", "20", "27", "28"}  # WordNet's files of things one can draw
+NOUNS = {f"{n:02}" for n in (3, 4, 5, 6, 8, 11, 12, 13, 15, 17, 18, 19, 20, 27, 28)}  # WordNet: what one can draw
 NEAREST = 24  # concepts kept of the teacher's answer
 SURE = 0.36  # cosine under which the teacher knows no concept for a phrase
 SHARP = 0.025  # temperature of the teacher's answer
-
-
-def questions() -> list[dict[str, Any]]:
-    """Return the seventy questions."""
-    return list(tomllib.loads((HERE / "questions.toml").read_text(encoding="utf-8"))["question"])
 
 
 def _plain(text: str) -> str:

@@ -8,20 +8,37 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import resvg
 from common import HELD_OUT_SETS, NPM, RENDER, TRAIN_SETS, WORK, key_of, prepare, read_json, squeeze
 from PIL import Image
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
 ICONIFY = NPM / "@iconify-json"
 NAMED_BY = ("fluent-emoji-flat", "noto", "twemoji", "openmoji")  # their chars.json give names for sets without one
+NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 OPTIONS = resvg.usvg.Options.default()
 # Colour is what a one-colour drawing cannot show.
-COLOURS = {"red", "orange", "yellow", "green", "blue", "purple", "brown", "black", "white", "grey", "pink", "gray", "light"}
+COLOURS = {
+    "red",
+    "orange",
+    "yellow",
+    "green",
+    "blue",
+    "purple",
+    "brown",
+    "black",
+    "white",
+    "grey",
+    "pink",
+    "gray",
+    "light",
+}
 
 
 def draw(svg: str) -> Image.Image:
@@ -67,11 +84,16 @@ def iconify(name: str, keys: Keys, size: int) -> Iterator[tuple[str, Image.Image
         key = own.get(icon) or (None if own else keys.loosely(icon, aliases=name == "fxemoji"))
         if key is None:
             continue
-        box = [body.get("left", 0), body.get("top", 0), body.get("width", data.get("width", 16)), body.get("height", data.get("height", 16))]
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="{size}" height="{size}"'
+        box = [
+            body.get("left", 0),
+            body.get("top", 0),
+            body.get("width", data.get("width", 16)),
+            body.get("height", data.get("height", 16)),
+        ]
+        head = f'<svg {NAMESPACES} width="{size}" height="{size}"'
         try:
             yield key, draw(f'{head} viewBox="{" ".join(map(str, box))}">{body["body"]}</svg>')
-        except Exception as error:  # one broken drawing must not cost the set
+        except (ValueError, OSError, RuntimeError) as error:  # one broken drawing must not cost the set
             print("left out", name, icon, str(error)[:80])
 
 
@@ -124,9 +146,17 @@ def gather(names: tuple[str, ...], concepts: list[dict[str, Any]], size: int, *,
                 continue
             rows.append((prepare(picture) if flat else pixels, concept, number, skin))
         plain = len({r[1] for r in rows[before:] if not r[3]})
-        print(f"{name}: {len(rows) - before} drawings of {plain} concepts, {time.monotonic() - began:.0f} s", flush=True)
+        print(
+            f"{name}: {len(rows) - before} drawings of {plain} concepts, {time.monotonic() - began:.0f} s", flush=True
+        )
     columns = list(zip(*rows, strict=True))
-    np.savez(path, pixels=np.stack(columns[0]), concept=np.array(columns[1]), set=np.array(columns[2]), skin=np.array(columns[3]))
+    np.savez(
+        path,
+        pixels=np.stack(columns[0]),
+        concept=np.array(columns[1]),
+        set=np.array(columns[2]),
+        skin=np.array(columns[3]),
+    )
 
 
 if __name__ == "__main__":

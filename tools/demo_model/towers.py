@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from common import CONTEXT, DIMENSION, SIZE
+from torch.nn import functional
+
+import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 PAD = 0
 
@@ -24,7 +25,7 @@ class Residual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.body(x))
+        return functional.relu(x + self.body(x))
 
 
 class Block(nn.Module):
@@ -43,12 +44,17 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         n, length, width = x.shape
-        q, k, v = self.qkv(self.norm_in(x)).reshape(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = (
+            self.qkv(self.norm_in(x))
+            .reshape(n, length, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+            .unbind(0)
+        )
         # Written out: torch's fused kernel takes three times as long backwards on sixteen positions.
         weights = q @ k.transpose(2, 3) * (width // self.heads) ** -0.5
         seen = torch.softmax(weights if mask is None else weights + mask, -1) @ v
         x = x + self.drop(self.out(seen.transpose(1, 2).reshape(n, length, width)))
-        return x + self.drop(self.narrow(F.gelu(self.wide(self.norm_mid(x)))))
+        return x + self.drop(self.narrow(functional.gelu(self.wide(self.norm_mid(x)))))
 
 
 class ImageTower(nn.Module):
@@ -79,14 +85,18 @@ class ImageTower(nn.Module):
         if grid == self.grid:
             return self.position
         square = self.position.transpose(1, 2).reshape(1, -1, self.grid, self.grid)
-        return F.interpolate(square, size=(grid, grid), mode="bilinear", align_corners=False).flatten(2).transpose(1, 2)
+        return (
+            functional.interpolate(square, size=(grid, grid), mode="bilinear", align_corners=False)
+            .flatten(2)
+            .transpose(1, 2)
+        )
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.stem((pixels.permute(0, 3, 1, 2).float() / 255 - self.mean) / self.std)
         x = x.flatten(2).transpose(1, 2) + self.positions(x.shape[2])
         for block in self.blocks:
             x = block(x)
-        return F.normalize(self.project(self.norm(x.mean(1))).float(), dim=-1)
+        return functional.normalize(self.project(self.norm(x.mean(1))).float(), dim=-1)
 
 
 class TextTower(nn.Module):
@@ -101,7 +111,7 @@ class TextTower(nn.Module):
         self.embed = nn.Embedding(vocabulary, width)
         nn.init.normal_(self.embed.weight, std=0.02)
         self.position = nn.Parameter(torch.randn(1, CONTEXT, width) * 0.01)
-        self.blocks = nn.ModuleList(Block(width, heads, dropout=0.05) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads, quiet=True, dropout=0.05) for _ in range(layers))
         self.norm, self.project = nn.LayerNorm(width), nn.Linear(width, DIMENSION, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -112,8 +122,9 @@ class TextTower(nn.Module):
         for block in self.blocks:
             x = block(x, mask)
         weight = real.to(x.dtype)[..., None]
-        pooled = (self.norm(x) * weight).sum(1) / weight.sum(1)
-        return F.normalize(self.project(pooled).float(), dim=-1)
+        # Pooled before the norm: a word's length in the residual stream says how much it counts.
+        pooled = (x * weight).sum(1) / weight.sum(1)
+        return functional.normalize(self.project(self.norm(pooled)).float(), dim=-1)
 
 
 class Average:
@@ -138,10 +149,12 @@ def optimiser(module: nn.Module, rate: float, decay: float = 0.05) -> torch.opti
     """Return AdamW with weight decay on matrices alone."""
     weights = [p for p in module.parameters() if p.ndim > 1]
     rest = [p for p in module.parameters() if p.ndim <= 1]
-    return torch.optim.AdamW([{"params": weights, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}], lr=rate, betas=(0.9, 0.98))
+    return torch.optim.AdamW(
+        [{"params": weights, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}], lr=rate, betas=(0.9, 0.98)
+    )
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the cross entropy of each row against a distribution (rows of ``targets`` need not sum to 1)."""
     share = targets / targets.sum(1, keepdim=True)
-    return -(share * F.log_softmax(logits, 1)).sum(1)
+    return -(share * functional.log_softmax(logits, 1)).sum(1)

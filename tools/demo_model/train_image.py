@@ -1,6 +1,7 @@
 """Train the image tower alone, against concept and keyword vectors that start from what the words mean.
 
-    python train_image.py --minutes 40
+    python train_image.py --minutes 45
+    python train_image.py --minutes 20 --resume   # goes on from image.pt, at a smaller rate, on 64 px
 
 The vectors start as an SVD of the concept x keyword matrix (IDF-weighted) beside the teacher's sentence vectors, so
 that pictures of like things lie near each other from the first step; they are trained along and thrown away in the
@@ -12,18 +13,21 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import shapes
-import torch
 from augment import finish, may_flip, place
 from common import DIMENSION, TRAIN_SETS, WORK, read_json
 from teacher import Teacher, concept_vectors
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 from towers import Average, ImageTower, optimiser, soft_cross_entropy
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DRAWINGS, GENERATED = 168, 24  # of each batch
 RATE = 2e-3
@@ -74,8 +78,8 @@ def keyword_matrix(concepts: list[dict[str, Any]]) -> tuple[Tensor, list[str]]:
     cells = []
     for i, c in enumerate(concepts):
         kind = c["subgroup"].replace("-", " ")
-        for word in {*c["tags"], c["group"].replace("-", " "), kind, *kind.split()}:
-            cells.append((i, words.setdefault(word, len(words))))
+        own = sorted({*c["tags"], c["group"].replace("-", " "), kind, *kind.split()})
+        cells += [(i, words.setdefault(word, len(words))) for word in own]
     matrix = torch.zeros(len(concepts), len(words))
     rows, columns = zip(*cells, strict=True)
     matrix[list(rows), list(columns)] = 1
@@ -85,18 +89,22 @@ def keyword_matrix(concepts: list[dict[str, Any]]) -> tuple[Tensor, list[str]]:
 def starting_vectors(concepts: list[dict[str, Any]], keywords: Tensor) -> tuple[Tensor, Tensor]:
     """Return unit vectors of concepts and keywords to begin from, both ``[., 256]``."""
     names: dict[str, int] = {}
-    cells = [(i, names.setdefault(w, len(names))) for i, c in enumerate(concepts) for w in set(re.findall(r"[a-z]+", c["label"]))]
+    cells = [
+        (i, names.setdefault(w, len(names)))
+        for i, c in enumerate(concepts)
+        for w in sorted(set(re.findall(r"[a-z]+", c["label"])))
+    ]
     labels = torch.zeros(len(concepts), len(names))
     rows, columns = zip(*cells, strict=True)
     labels[list(rows), list(columns)] = 1.5
     table = torch.cat([keywords, labels], 1)
-    table = F.normalize(table * torch.log(len(concepts) / (table > 0).float().sum(0).clamp(min=1)), dim=1)
+    table = functional.normalize(table * torch.log(len(concepts) / (table > 0).float().sum(0).clamp(min=1)), dim=1)
     meaning = concept_vectors(Teacher(), concepts).mean(0)
-    meaning = F.normalize(meaning - meaning.mean(0), dim=1) * 0.8
+    meaning = functional.normalize(meaning - meaning.mean(0), dim=1) * 0.8
     both = torch.cat([table - table.mean(0), meaning], 1)
     u, s, _ = torch.svd_lowrank(both, DIMENSION, niter=4)
     of_words = (both.T @ (u * s.rsqrt()))[: keywords.shape[1]]
-    return F.normalize(u * s.sqrt(), dim=1), F.normalize(of_words, dim=1)
+    return functional.normalize(u * s.sqrt(), dim=1), functional.normalize(of_words, dim=1)
 
 
 class Heads(nn.Module):
@@ -111,7 +119,7 @@ class Heads(nn.Module):
     def logits(self, z: Tensor, name: str) -> Tensor:
         """Return scaled cosines of image vectors with one table."""
         number = ("concepts", "keywords", "attributes").index(name)
-        return self.scales[number].exp().clamp(max=60) * z @ F.normalize(getattr(self, name), dim=1).T
+        return self.scales[number].exp().clamp(max=60) * z @ functional.normalize(getattr(self, name), dim=1).T
 
 
 class Generated:
@@ -133,61 +141,103 @@ def neighbours(vectors: Tensor) -> Tensor:
     return 0.07 * torch.softmax(near / 0.06, 1) + 0.03 / len(vectors) + 0.90 * torch.eye(len(vectors))
 
 
-def train(minutes: float, seed: int) -> None:
-    """Train for so many minutes of wall time."""
-    torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
-    concepts = read_json(WORK / "concepts.json")
-    drawings, generated = Drawings(concepts), Generated()
-    keywords, _ = keyword_matrix(concepts)
-    start = starting_vectors(concepts, keywords)
-    targets = neighbours(start[0])
-    tower = ImageTower().to(memory_format=torch.channels_last)
-    heads = Heads(*start, generated.matrix.shape[1])
-    average, optimisers = Average(tower), (optimiser(tower, RATE), torch.optim.AdamW(heads.parameters(), lr=RATE, weight_decay=0.0))
-    began, seen = time.monotonic(), []
-    for step, chosen in enumerate(drawings.rounds(DRAWINGS, rng), start=1):
-        progress = (time.monotonic() - began) / 60 / minutes
-        if progress >= 1:
-            break
-        for group in (g for o in optimisers for g in o.param_groups):
-            group["lr"] = RATE * min(1, step / 40) * (0.5 * (1 + np.cos(np.pi * progress)) + 0.005)
-        cc, other = torch.from_numpy(chosen), torch.from_numpy(rng.choice(len(generated.pixels), GENERATED, replace=False))
-        rows = torch.tensor([drawings.one(int(c), rng) for c in chosen])
-        x = finish(torch.cat([drawings.view(rows, cc), generated.pixels[other].float() / 255]), rng)
-        size = next(px for share, px in SIZES if progress < share)
-        if size < x.shape[1]:
-            x = F.interpolate(x.permute(0, 3, 1, 2).float(), size=(size, size), mode="area").permute(0, 2, 3, 1)
-        with torch.autocast("cpu", torch.bfloat16):
-            z = tower(x)
-        z, shaped = z.float()[:DRAWINGS], z.float()[DRAWINGS:]
-        logits = heads.logits(z, "concepts")
-        losses = (
-            soft_cross_entropy(logits, targets[cc]).mean(),
-            soft_cross_entropy(heads.logits(z, "keywords"), keywords[cc]).mean(),
-            soft_cross_entropy(heads.logits(shaped, "attributes"), generated.matrix[other]).mean(),
+class Run:
+    """The tower, what it is trained against, and one step of it."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.rng = np.random.default_rng(seed)
+        concepts = read_json(WORK / "concepts.json")
+        self.drawings, self.generated = Drawings(concepts), Generated()
+        self.keywords, _ = keyword_matrix(concepts)
+        start = starting_vectors(concepts, self.keywords)
+        self.targets = neighbours(start[0])
+        self.tower = ImageTower().to(memory_format=torch.channels_last)
+        self.heads = Heads(*start, self.generated.matrix.shape[1])
+        self.rounds = self.drawings.rounds(DRAWINGS, self.rng)
+
+    def batch(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return pictures uint8 ``[192, size, size, 3]``, the concepts of the first 168, the rows of the others."""
+        chosen = next(self.rounds)
+        concepts = torch.from_numpy(chosen)
+        other = torch.from_numpy(self.rng.choice(len(self.generated.pixels), GENERATED, replace=False))
+        rows = torch.tensor([self.drawings.one(int(c), self.rng) for c in chosen])
+        x = finish(
+            torch.cat([self.drawings.view(rows, concepts), self.generated.pixels[other].float() / 255]), self.rng
         )
+        if size < x.shape[1]:
+            x = functional.interpolate(x.permute(0, 3, 1, 2).float(), size=(size, size), mode="area").permute(
+                0, 2, 3, 1
+            )
+        return x, concepts, other
+
+    def losses(self, size: int) -> tuple[Tensor, list[float]]:
+        """Return the loss of a fresh batch, and its parts with the share of concepts told right."""
+        x, concepts, other = self.batch(size)
+        with torch.autocast("cpu", torch.bfloat16):
+            both = self.tower(x)
+        z, shaped = both.float()[:DRAWINGS], both.float()[DRAWINGS:]
+        logits = self.heads.logits(z, "concepts")
+        parts = (
+            soft_cross_entropy(logits, self.targets[concepts]).mean(),
+            soft_cross_entropy(self.heads.logits(z, "keywords"), self.keywords[concepts]).mean(),
+            soft_cross_entropy(self.heads.logits(shaped, "attributes"), self.generated.matrix[other]).mean(),
+        )
+        right = (logits.argmax(1) == concepts).float().mean().item()
+        return parts[0] + 0.5 * parts[1] + 0.3 * parts[2], [*(p.item() for p in parts), right]
+
+    def meet_again(self, steps: int = 60) -> None:
+        """Fit the vectors to a tower that was trained before, without touching it."""
+        optimise = torch.optim.AdamW(self.heads.parameters(), lr=1e-2, weight_decay=0.0)
+        self.tower.requires_grad_(False).eval()
+        for _ in range(steps):
+            loss, parts = self.losses(SIZES[-1][1])
+            optimise.zero_grad()
+            loss.backward()
+            optimise.step()
+        self.tower.requires_grad_(True).train()
+        print("met again:", np.round(parts, 3), flush=True)
+
+
+def train(minutes: float, seed: int, *, resume: bool) -> None:
+    """Train for so many minutes of wall time."""
+    run, before, rate = Run(seed), 0, RATE
+    if resume:
+        saved = torch.load(WORK / "image.pt", weights_only=True)
+        run.tower.load_state_dict(saved["image"])
+        before, rate = saved["steps"], RATE * 0.4
+        run.meet_again()
+    average = Average(run.tower)
+    optimisers = (optimiser(run.tower, rate), torch.optim.AdamW(run.heads.parameters(), lr=rate, weight_decay=0.0))
+    began, seen, step = time.monotonic(), [], 0
+    while (progress := (time.monotonic() - began) / 60 / minutes) < 1:
+        step += 1
+        for group in (g for o in optimisers for g in o.param_groups):
+            group["lr"] = rate * min(1, step / 40) * (0.5 * (1 + np.cos(np.pi * progress)) + 0.005)
+        size = SIZES[-1][1] if resume else next(px for share, px in SIZES if progress < share)
+        loss, parts = run.losses(size)
         for o in optimisers:
             o.zero_grad()
-        (losses[0] + 0.5 * losses[1] + 0.3 * losses[2]).backward()
-        nn.utils.clip_grad_norm_(tower.parameters(), 2.0)
+        loss.backward()
+        nn.utils.clip_grad_norm_(run.tower.parameters(), 2.0)
         for o in optimisers:
             o.step()
-        average.update(tower)
-        seen.append([loss.item() for loss in losses] + [(logits.argmax(1) == cc).float().mean().item()])
-        if step % 50 == 0:
-            mean = np.mean(seen[-50:], 0)
-            print(f"{step} {progress * minutes:.1f} min {size} px: concept {mean[0]:.3f} keyword {mean[1]:.3f} shape {mean[2]:.3f} right {mean[3]:.3f}", flush=True)
-        if step % 500 == 0:
-            torch.save({"image": average.state, "steps": step}, WORK / "image.part.pt")
-    torch.save({"image": average.state, "steps": step, "minutes": minutes}, WORK / "image.pt")
-    print("done:", step, "steps")
+        average.update(run.tower)
+        seen.append(parts)
+        if step % 25 == 0:
+            mean = dict(
+                zip(("concept", "keyword", "shape", "right"), np.mean(seen[-25:], 0).round(3).tolist(), strict=True)
+            )
+            print(step, f"{progress * minutes:.1f} min", size, "px", mean, flush=True)
+    torch.save({"image": average.state, "steps": before + step}, WORK / "image.pt")
+    print("done:", before + step, "steps")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=40)
+    parser.add_argument("--minutes", type=float, default=45)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--resume", action="store_true", help="go on from image.pt")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    train(options.minutes, options.seed)
+    train(options.minutes, options.seed, resume=options.resume)
