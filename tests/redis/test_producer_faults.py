@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clipfleet.producer import Client, QueueFull, Unavailable, engine, requests
+from clipfleet.producer import Client, QueueFull, Unavailable, requests
+from clipfleet.producer.connection import engine
 from support.raw_worker import RawWorker
 from support.redis_server import free_port
 from support.waiting import wait_until

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clipfleet.producer import admission
-from clipfleet.producer.core import LATE_PATIENCE_S, PATIENCE_S, Core
-from clipfleet.producer.pending import Pending, Stage
-from clipfleet.producer.trouble import LinkBroken, Remedy, broken_by, remedy_for
+from clipfleet.producer.core import admission
+from clipfleet.producer.core.core import LATE_PATIENCE_S, PATIENCE_S, Core
+from clipfleet.producer.core.pending import Pending, Stage
+from clipfleet.producer.core.trouble import LinkBroken, Remedy, broken_by, remedy_for
 from clipfleet.schemas.errors import Cancelled, ErrorCode, Expired, QueueFull, Unavailable, error_for
 from clipfleet.schemas.keys import Lane, QueueKeys
 from clipfleet.schemas.result import encode_failure, encode_success

@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from clipfleet.producer import AsyncClient, Client
-from clipfleet.producer.address import parse_url
+from clipfleet.producer.connection.address import parse_url
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipfleet.producer import QueueFull, requests
-from clipfleet.producer.window import SHORTEST_PAUSE_S, Window, failure_of, pause_after
+from clipfleet.producer.core.window import SHORTEST_PAUSE_S, Window, failure_of, pause_after
 from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.schemas.result import Result
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from clipfleet.producer import requests
 from clipfleet.producer.aio import AsyncClient, AsyncJob
-from clipfleet.producer.client import Client, Job
 from clipfleet.producer.requests import NewRequest, Url, WorkerPath
+from clipfleet.producer.threads import Client, Job
 from clipfleet.schemas import (
     BadInput,
     Cancelled,

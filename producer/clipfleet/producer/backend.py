@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import asyncio
     import threading
 
-    from clipfleet.producer.pending import Pending
+    from clipfleet.producer.core.pending import Pending
 
 __all__ = ["AsyncBackend", "Backend", "ThreadBackend"]
 

@@ -6,8 +6,8 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from clipfleet.producer.address import Address, parse_url
-from clipfleet.producer.core import Core
+from clipfleet.producer.connection.address import Address, parse_url
+from clipfleet.producer.core.core import Core
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, QueueFull, error_for
 from clipfleet.schemas.keys import ID, NAME, Lane, QueueKeys
 from clipfleet.schemas.limits import (

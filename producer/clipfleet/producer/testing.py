@@ -21,9 +21,9 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from clipfleet.producer.aio import AsyncClient
-from clipfleet.producer.client import Client
-from clipfleet.producer.pending import Pending, Stage
+from clipfleet.producer.aio.client import AsyncClient
+from clipfleet.producer.core.pending import Pending, Stage
+from clipfleet.producer.threads.client import Client
 from clipfleet.schemas.errors import ErrorCode, QueueFull, RequestFailed, error_for
 from clipfleet.schemas.keys import QueueKeys
 from clipfleet.schemas.request import InvalidRequest, Request, decode_request

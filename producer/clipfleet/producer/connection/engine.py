@@ -12,16 +12,16 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.producer.link import Wire, connect
-from clipfleet.producer.trouble import LinkBroken
+from clipfleet.producer.connection.link import Wire, connect
+from clipfleet.producer.core.trouble import LinkBroken
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clipfleet.producer.address import Address
-    from clipfleet.producer.command import Command
-    from clipfleet.producer.core import Core
+    from clipfleet.producer.connection.address import Address
+    from clipfleet.producer.core.command import Command
+    from clipfleet.producer.core.core import Core
 
 __all__ = ["Engine"]
 

@@ -11,9 +11,9 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.producer.command import Command, Reply, nothing
-from clipfleet.producer.pending import Pending, Stage
-from clipfleet.producer.trouble import Remedy, broken_by, remedy_for
+from clipfleet.producer.core.command import Command, Reply, nothing
+from clipfleet.producer.core.pending import Pending, Stage
+from clipfleet.producer.core.trouble import Remedy, broken_by, remedy_for
 from clipfleet.schemas import scripts
 from clipfleet.schemas.errors import ErrorCode, QueueFull, RequestFailed, error_for
 from clipfleet.schemas.keys import Lane, QueueKeys

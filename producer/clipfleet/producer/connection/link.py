@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
 
-from clipfleet.producer.command import Command, Reply, nothing
-from clipfleet.producer.trouble import LinkBroken
+from clipfleet.producer.core.command import Command, Reply, nothing
+from clipfleet.producer.core.trouble import LinkBroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clipfleet.producer.address import Address
+    from clipfleet.producer.connection.address import Address
 
 __all__ = ["Wire", "connect"]
 

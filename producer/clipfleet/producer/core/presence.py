@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.producer.command import Command, Reply
+from clipfleet.producer.core.command import Command, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable

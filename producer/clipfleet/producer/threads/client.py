@@ -6,132 +6,30 @@ import os
 import threading
 import time
 import weakref
-from itertools import islice
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from clipfleet.producer.calls import Calls
 from clipfleet.producer.config import Config, Delivery, LaneName, ReplyKind, make_config
-from clipfleet.producer.pending import Pending, Stage
+from clipfleet.producer.core.pending import Stage
+from clipfleet.producer.core.window import Window
 from clipfleet.producer.requests import NewRequest, run
-from clipfleet.producer.runner import Runner
-from clipfleet.producer.window import Entry, Window, failure_of
-from clipfleet.schemas.errors import RequestFailed
+from clipfleet.producer.threads.job import Job
+from clipfleet.producer.threads.runner import Runner
+from clipfleet.producer.threads.stream import stream
 from clipfleet.schemas.keys import ID, Lane
 from clipfleet.schemas.limits import DEFAULT_PREFIX, DEFAULT_QUEUE, DEFAULT_TTL_MS, MAX_UNANSWERED
 from clipfleet.schemas.result import Result
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from queue import SimpleQueue
     from types import TracebackType
     from typing import Self
 
     from clipfleet.producer.backend import ThreadBackend
 
-__all__ = ["Client", "Job"]
-
-# The engine ends every request by its deadline; this is for a machine that stops it meanwhile.
-OVERTIME_S: Final = 5.0
-
-
-class Job(Pending):
-    """A request on its way.
-
-    Attributes:
-        id: with it, ``client.job(id)`` finds the result of a request sent with ``reply="key"``.
-    """
-
-    __slots__ = ("_backend", "_done_latch", "_sink", "_taken_latch", "entry")
-
-    def __init__(
-        self, backend: ThreadBackend, *args: Any, sink: SimpleQueue[Job] | None = None, **options: Any
-    ) -> None:
-        super().__init__(*args, **options)
-        self._backend = backend
-        self._sink = sink
-        self._done_latch: threading.Lock | None = None
-        self._taken_latch: threading.Lock | None = None
-        self.entry: Entry | None = None
-
-    def done(self) -> bool:
-        """Whether the result is here."""
-        return self.stage is Stage.DONE
-
-    def result(self, timeout: float | None = None) -> Result:
-        """The result.
-
-        Args:
-            timeout: seconds to wait; None = until the request's deadline.
-
-        Raises:
-            RequestFailed: how it failed.
-            TimeoutError: it is still under way after ``timeout``.
-        """
-        return self.outcome(timeout).unwrap()
-
-    def outcome(self, timeout: float | None = None) -> Result:
-        """As ``result``, but a failure is returned too, as a result that is not ``ok``."""
-        if not self.inbox and not self.done():
-            self._backend.look_for(self)
-        try:
-            self._wait(timeout)
-        finally:
-            if not self.inbox and not self.done():
-                self._backend.look_no_more(self)
-        if self.ending is None:
-            raise TimeoutError(f"no result of request {self.id} yet")
-        return self.ending
-
-    def accepted(self, timeout: float | None = None) -> Self:
-        """Wait until the request is in the queue.
-
-        Raises:
-            RequestFailed: it has failed already: ``QueueFull``, ``Unavailable``, ...
-            TimeoutError: that is not known after ``timeout``.
-        """
-        self.watched = True
-        self._latch("_taken_latch", lambda: self.stage >= Stage.ACCEPTED, timeout)
-        if self.stage < Stage.ACCEPTED:
-            raise TimeoutError(f"request {self.id} is not in the queue yet")
-        if self.ending is not None:
-            self.ending.unwrap()
-        return self
-
-    def cancel(self) -> None:
-        """End the request as ``cancelled``; a worker that has not started on it drops it."""
-        self._backend.cancel(self)
-
-    def notify(self) -> None:
-        """See ``Pending``; runs in the client's own thread."""
-        taken, self._taken_latch = self._taken_latch, None
-        if taken is not None:
-            taken.release()
-        if self.stage is Stage.DONE:
-            done, self._done_latch = self._done_latch, None
-            if done is not None:
-                done.release()
-            sink, self._sink = self._sink, None
-            if sink is not None:
-                sink.put(self)
-
-    def _wait(self, timeout: float | None) -> None:
-        if timeout is None:
-            timeout = max(0.0, self.deadline - time.monotonic()) + OVERTIME_S
-        self._latch("_done_latch", lambda: self.stage is Stage.DONE, timeout)
-
-    def _latch(self, name: str, is_open: Callable[[], bool], timeout: float | None) -> None:
-        """Wait until ``notify``. It runs after the stage is set, so who sees the stage needs no latch."""
-        if is_open():
-            return
-        with self._backend.lock:
-            latch: threading.Lock | None = getattr(self, name)
-            if latch is None:
-                latch = threading.Lock()
-                latch.acquire()
-                setattr(self, name, latch)
-        if not is_open() and latch.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
-            latch.release()  # the next waiter's turn
+__all__ = ["Client"]
 
 
 class Client(Calls[Result]):
@@ -299,7 +197,7 @@ class Client(Calls[Result]):
         def send(request: NewRequest, sink: SimpleQueue[Job]) -> Job:
             return self._send(request.loaded(), to_lane, Delivery(), sink)
 
-        return _stream(iter(requests), Window(max_in_flight, ordered=ordered), send)
+        return stream(iter(requests), Window(max_in_flight, ordered=ordered), send)
 
     def _send(self, request: NewRequest, lane: Lane, delivery: Delivery, sink: SimpleQueue[Job] | None = None) -> Job:
         timeout = self._config.timeout_of(request)
@@ -330,48 +228,3 @@ class Client(Calls[Result]):
                 self._backend = self._new_backend()
                 weakref.finalize(self, self._backend.stop)
             return self._backend
-
-
-def _stream(
-    source: Iterator[NewRequest], window: Window, send: Callable[[NewRequest, SimpleQueue[Job]], Job]
-) -> Iterator[tuple[NewRequest, Result]]:
-    sink: SimpleQueue[Job] = SimpleQueue()
-    exhausted = False
-    try:
-        while not (exhausted and window.empty):
-            for entry in window.resend(time.monotonic()):
-                _start(entry, window, send, sink)
-            if not exhausted and (room := window.room):
-                requests = islice(source, room)
-                exhausted = sum(_start(window.add(request), window, send, sink) for request in requests) < room
-            if (item := window.pop()) is not None:
-                yield item
-            elif not window.empty:
-                _collect(sink, window)
-    finally:
-        window.abandon()
-
-
-def _start(
-    entry: Entry, window: Window, send: Callable[[NewRequest, SimpleQueue[Job]], Job], sink: SimpleQueue[Job]
-) -> int:
-    try:
-        job = send(entry.request, sink)
-    except (RequestFailed, OSError) as error:
-        window.ended(entry, failure_of(entry.request, error), time.monotonic())
-    else:
-        job.entry = entry
-        entry.cancel = job.cancel
-    return 1
-
-
-def _collect(sink: SimpleQueue[Job], window: Window) -> None:
-    """Wait for a result, or for the time to send refused ones again; take all that is there."""
-    try:
-        job = sink.get(timeout=window.pause_s(time.monotonic()))
-        while True:
-            if job.entry is not None and job.ending is not None:
-                window.ended(job.entry, job.ending, time.monotonic())
-            job = sink.get_nowait()
-    except Empty:
-        return

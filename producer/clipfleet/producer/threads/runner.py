@@ -12,14 +12,14 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.producer.engine import Engine
+from clipfleet.producer.connection.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clipfleet.producer.config import Config
-    from clipfleet.producer.core import Core
-    from clipfleet.producer.pending import Pending
+    from clipfleet.producer.core.core import Core
+    from clipfleet.producer.core.pending import Pending
 
 __all__ = ["Runner"]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.producer.command import Command, Reply
-from clipfleet.producer.trouble import Remedy, broken_by, remedy_for
+from clipfleet.producer.core.command import Command, Reply
+from clipfleet.producer.core.trouble import Remedy, broken_by, remedy_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clipfleet.producer.pending import Pending
+    from clipfleet.producer.core.pending import Pending
     from clipfleet.schemas.keys import QueueKeys
 
 __all__ = ["KeyWatch"]

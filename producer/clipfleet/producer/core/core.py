@@ -11,13 +11,13 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.producer.admission import Admission
-from clipfleet.producer.command import Command, Reply
-from clipfleet.producer.inbox import Inbox
-from clipfleet.producer.pending import Pending, Stage
-from clipfleet.producer.presence import Presence
-from clipfleet.producer.trouble import Remedy, broken_by, remedy_for
-from clipfleet.producer.watch import KeyWatch
+from clipfleet.producer.core.admission import Admission
+from clipfleet.producer.core.command import Command, Reply
+from clipfleet.producer.core.inbox import Inbox
+from clipfleet.producer.core.pending import Pending, Stage
+from clipfleet.producer.core.presence import Presence
+from clipfleet.producer.core.trouble import Remedy, broken_by, remedy_for
+from clipfleet.producer.core.watch import KeyWatch
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
 from clipfleet.schemas.result import decode_result
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.producer.command import Command, Reply, nothing
-from clipfleet.producer.trouble import Remedy, broken_by, remedy_for
+from clipfleet.producer.core.command import Command, Reply, nothing
+from clipfleet.producer.core.trouble import Remedy, broken_by, remedy_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

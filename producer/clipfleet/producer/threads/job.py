@@ -1,0 +1,122 @@
+"""A request that a thread waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from clipfleet.producer.core.pending import Pending, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from queue import SimpleQueue
+    from typing import Self
+
+    from clipfleet.producer.backend import ThreadBackend
+    from clipfleet.producer.core.window import Entry
+    from clipfleet.schemas.result import Result
+
+__all__ = ["Job"]
+
+# The engine ends every request by its deadline; this is for a machine that stops it meanwhile.
+OVERTIME_S: Final = 5.0
+
+
+class Job(Pending):
+    """A request on its way.
+
+    Attributes:
+        id: with it, ``client.job(id)`` finds the result of a request sent with ``reply="key"``.
+    """
+
+    __slots__ = ("_backend", "_done_latch", "_sink", "_taken_latch", "entry")
+
+    def __init__(
+        self, backend: ThreadBackend, *args: Any, sink: SimpleQueue[Job] | None = None, **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        self._backend = backend
+        self._sink = sink
+        self._done_latch: threading.Lock | None = None
+        self._taken_latch: threading.Lock | None = None
+        self.entry: Entry | None = None
+
+    def done(self) -> bool:
+        """Whether the result is here."""
+        return self.stage is Stage.DONE
+
+    def result(self, timeout: float | None = None) -> Result:
+        """The result.
+
+        Args:
+            timeout: seconds to wait; None = until the request's deadline.
+
+        Raises:
+            RequestFailed: how it failed.
+            TimeoutError: it is still under way after ``timeout``.
+        """
+        return self.outcome(timeout).unwrap()
+
+    def outcome(self, timeout: float | None = None) -> Result:
+        """As ``result``, but a failure is returned too, as a result that is not ``ok``."""
+        if not self.inbox and not self.done():
+            self._backend.look_for(self)
+        try:
+            self._wait(timeout)
+        finally:
+            if not self.inbox and not self.done():
+                self._backend.look_no_more(self)
+        if self.ending is None:
+            raise TimeoutError(f"no result of request {self.id} yet")
+        return self.ending
+
+    def accepted(self, timeout: float | None = None) -> Self:
+        """Wait until the request is in the queue.
+
+        Raises:
+            RequestFailed: it has failed already: ``QueueFull``, ``Unavailable``, ...
+            TimeoutError: that is not known after ``timeout``.
+        """
+        self.watched = True
+        self._latch("_taken_latch", lambda: self.stage >= Stage.ACCEPTED, timeout)
+        if self.stage < Stage.ACCEPTED:
+            raise TimeoutError(f"request {self.id} is not in the queue yet")
+        if self.ending is not None:
+            self.ending.unwrap()
+        return self
+
+    def cancel(self) -> None:
+        """End the request as ``cancelled``; a worker that has not started on it drops it."""
+        self._backend.cancel(self)
+
+    def notify(self) -> None:
+        """See ``Pending``; runs in the client's own thread."""
+        taken, self._taken_latch = self._taken_latch, None
+        if taken is not None:
+            taken.release()
+        if self.stage is Stage.DONE:
+            done, self._done_latch = self._done_latch, None
+            if done is not None:
+                done.release()
+            sink, self._sink = self._sink, None
+            if sink is not None:
+                sink.put(self)
+
+    def _wait(self, timeout: float | None) -> None:
+        if timeout is None:
+            timeout = max(0.0, self.deadline - time.monotonic()) + OVERTIME_S
+        self._latch("_done_latch", lambda: self.stage is Stage.DONE, timeout)
+
+    def _latch(self, name: str, is_open: Callable[[], bool], timeout: float | None) -> None:
+        """Wait until ``notify``. It runs after the stage is set, so who sees the stage needs no latch."""
+        if is_open():
+            return
+        with self._backend.lock:
+            latch: threading.Lock | None = getattr(self, name)
+            if latch is None:
+                latch = threading.Lock()
+                latch.acquire()
+                setattr(self, name, latch)
+        if not is_open() and latch.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            latch.release()  # the next waiter's turn
