@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
 from support.cli import Done, clean_environment
 from support.fixtures import keys, make_redis, redis_binary, redis_server
 from support.raw_worker import RawWorker
@@ -13,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from support.redis_server import RedisServer
-
     from clipfleet.schemas.keys import QueueKeys
+    from support.redis_server import RedisServer
 
 __all__ = ["keys", "make_redis", "redis_binary", "redis_server"]
 

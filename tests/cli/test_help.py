@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.cli import Done
 
 from clipfleet.cli import main
+from support.cli import Done
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.cli import clean_environment
 
 from clipfleet.cli.items import line_groups
+from support.cli import clean_environment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.cli import descendants, end, running, start
-from support.waiting import wait_until
 
 from clipfleet.cli.errors import CliError
 from clipfleet.cli.local import redis as local_redis
+from support.cli import descendants, end, running, start
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     import subprocess

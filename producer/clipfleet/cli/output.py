@@ -116,11 +116,23 @@ class Output:
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        table = Table(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD)
+        table = Table(box=box.SIMPLE_HEAD)
         for column in columns:
             numbers = column.startswith("#")
             table.add_column(column.removeprefix("#"), justify="right" if numbers else "left", overflow="fold")
         for row in rows:
             # As Text: an id such as "[red]" is data, not markup.
             table.add_row(*(Text(cell) for cell in row))
-        self.console().print(table)
+        console = self.console()
+        if console.is_terminal:
+            # Above the table and not as its title, which is wrapped to the table's width.
+            if title:
+                console.print(Text(title, style="bold"))
+            console.print(table)
+            return
+        if title:
+            self.line(title)
+        with console.capture() as drawn:
+            console.print(table)
+        # Cells are padded to the width of their column; in a file nobody wants the spaces.
+        self._stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))

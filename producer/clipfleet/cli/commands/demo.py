@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -37,6 +38,8 @@ QUESTIONS: Final = (
     "the night sky",
     "a sport with a ball",
 )
+# Whatever the environment says.
+WORKER_FLAGS: Final = ("--model", "demo", "--devices", "cpu")
 _FOLDER: Final = ".demo"
 _MARK: Final = "made-by-clipfleet-demo"
 _PICTURE: Final = "red-heart.png"
@@ -101,9 +104,8 @@ def _fleet(run: Run) -> Iterator[Settings]:
         shutil.rmtree(folder)
     folder.mkdir()
     (folder / _MARK).touch()
-    # Its own limits and model, whatever the environment says.
-    flags = ("--model", "demo", "--devices", "cpu")
-    stack = Stack(StackOptions(folder, "demo", DEFAULT_QUEUE, DEFAULT_PREFIX, worker_flags=flags), say=run.out.step)
+    options = StackOptions(folder, "demo", DEFAULT_QUEUE, DEFAULT_PREFIX, worker_flags=WORKER_FLAGS)
+    stack = Stack(options, say=run.out.step)
     stack.start()
     try:
         yield load(Flags(), {}, live=stack.live)
@@ -133,7 +135,7 @@ def _ask(run: Run, settings: Settings, source: Path) -> list[str]:
     if not picture.exists():
         picture = next(found.path for found in walk([source]) if found.error is None)
     asked: list[tuple[Item, Callable[[Any], NewRequest]]] = [(item, by_text) for item in text_items(QUESTIONS)]
-    asked += [(item, by_picture) for item in file_items([str(picture)])]
+    asked += [(replace(item, label=f"the picture {picture.name}"), by_picture) for item in file_items([str(picture)])]
     without = []
     with connect(settings) as client:
         for item, call in asked:
