@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgpack
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["decode_map", "encode_map"]
-
-_PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 def encode_map(value: Mapping[str, Any]) -> bytes:
@@ -74,22 +72,14 @@ def _no_extensions(code: int, _data: bytes) -> NoReturn:
 
 
 def _check(root: dict[Any, Any]) -> None:
-    """Depth, key and value types; iterative, since the nesting is the sender's choice."""
+    """Depth and key types; iterative, since the nesting is the sender's choice. msgpack itself refuses other values."""
     stack: list[tuple[Any, int]] = [(root, 1)]
     while stack:
         node, depth = stack.pop()
         if depth > MAX_DEPTH:
             raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
         if type(node) is dict:
-            for key in node:
-                if type(key) is not str:
-                    raise ProtocolError("map keys must be strings")
-            children = node.values()
-        else:
-            children = node
-        for child in children:
-            kind = type(child)
-            if kind is dict or kind is list:
-                stack.append((child, depth + 1))
-            elif kind not in _PLAIN:
-                raise ProtocolError(f"values of type {kind.__name__} are not allowed")
+            if not all(type(key) is str for key in node):
+                raise ProtocolError("map keys must be strings")
+            node = node.values()
+        stack.extend((child, depth + 1) for child in node if type(child) is dict or type(child) is list)
