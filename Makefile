@@ -1,7 +1,8 @@
 # Two commands to begin with: `make demo` and `make test`. Both do their own set-up in .venv, need neither root nor
 # Docker, and no network but the Python registry.
 
-PYTHON ?= python3
+# The first of these that is 3.11 or 3.12; name another one with PYTHON=...
+PYTHON ?= $(shell for each in python3 python3.12 python3.11; do $$each -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$each && exit; done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # Several cores shared by several processes: threads that spin while they wait take each other's time.
