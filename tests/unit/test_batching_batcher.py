@@ -64,6 +64,20 @@ def test_given_siblings_in_decode_when_the_last_one_is_rejected_then_the_taker_w
         assert taker.result(10).items == [1, 2]
 
 
+def test_given_the_last_siblings_at_once_then_the_taker_wakes_and_each_keeps_its_age() -> None:
+    batcher = batcher_of(size=8, delay=LONG)
+    tickets = batcher.announce(3)
+    past = time.monotonic() - LONG
+    batcher.put(1, enqueued_at=past, ticket=tickets[0])
+    assert batcher.take(timeout=0.01) is None
+    with ThreadPoolExecutor(1) as pool:
+        taker = pool.submit(taken, batcher)
+        batcher.put_many([2, 3], enqueued_at=[past + 1, past + 2], tickets=tickets[1:])
+        batch = taker.result(10)
+    assert (batch.items, batch.enqueued_at) == ([1, 2, 3], [past, past + 1, past + 2])
+    assert batcher.stats().upstream == 0
+
+
 def test_given_nothing_then_take_times_out() -> None:
     assert batcher_of().take(timeout=0.0) is None
     assert batcher_of().take(timeout=0.01) is None
@@ -94,6 +108,18 @@ def test_given_a_full_batcher_then_the_ticket_of_the_refused_item_is_spent() -> 
     with pytest.raises(Full):
         batcher.put(1, ticket=batcher.announce()[0])
     assert batcher.stats().upstream == 0
+
+
+def test_given_room_for_some_then_put_fitting_takes_the_first_and_says_why_not_the_rest() -> None:
+    batcher = batcher_of(capacity=3)
+    assert batcher.put_fitting([1, 2]) == (2, None)
+    fitting, error = batcher.put_fitting([3, 4, 5])
+    assert fitting == 1
+    assert isinstance(error, Full)
+    assert batcher.close(drain=False) == [1, 2, 3]
+    fitting, error = batcher.put_fitting([6])
+    assert fitting == 0
+    assert isinstance(error, Closed)
 
 
 def test_given_sequences_of_different_lengths_then_put_many_adds_nothing() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clipfleet.batching.errors import Closed, Full
@@ -131,12 +130,13 @@ class Batcher(Generic[T]):
             stage = self._stage
             if stage.closed or stage.room < len(items):
                 raise stage.refuse(len(items), now, passes)
-            if isinstance(at, float | int) and not passes:
+            stage.retract(passes, now)  # they have left decode: to the queue, this very moment
+            if isinstance(at, float | int):
                 sooner = stage.queue.add_all(items, enqueued_at=at, now=now, lane=lane)
             else:
                 sooner = False
-                for item, age, ticket in zip_longest(items, ages, passes):
-                    sooner |= stage.queue.add(item, enqueued_at=age, now=now, lane=lane, ticket=ticket)
+                for item, age in zip(items, ages, strict=True):
+                    sooner |= stage.queue.add(item, enqueued_at=age, now=now, lane=lane)
             if sooner:
                 self._monitor.wake()
 
@@ -154,7 +154,7 @@ class Batcher(Generic[T]):
             fitting = 0 if stage.closed else min(len(items), stage.room)
             error = stage.refuse(len(items) - fitting, now) if fitting < len(items) else None
             at = now if enqueued_at is None else enqueued_at
-            if stage.queue.add_all(items[:fitting], enqueued_at=at, now=now, lane=lane):
+            if stage.queue.add_all(items if error is None else items[:fitting], enqueued_at=at, now=now, lane=lane):
                 self._monitor.wake()
             return fitting, error
 

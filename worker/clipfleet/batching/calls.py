@@ -77,10 +77,11 @@ def claimed(calls: Sequence[Call]) -> list[Call]:
 
 def settle(calls: Sequence[Call], outcomes: list[Any]) -> None:
     """Give each call its outcome; one wake-up for each event loop, not for each call."""
-    loops = {call[2] for call in calls}
-    for loop in loops:
+    while calls:
+        loop = calls[0][2]
+        others = [place for place, call in enumerate(calls) if call[2] is not loop]
         mine, theirs = calls, outcomes
-        if len(loops) > 1:
+        if others:
             places = [place for place, call in enumerate(calls) if call[2] is loop]
             mine, theirs = [calls[place] for place in places], [outcomes[place] for place in places]
         if loop is None:
@@ -90,6 +91,7 @@ def settle(calls: Sequence[Call], outcomes: list[Any]) -> None:
             # A closed loop: those who waited in it are gone.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle_futures, mine, theirs)
+        calls, outcomes = [calls[place] for place in others], [outcomes[place] for place in others]
 
 
 def settle_futures(calls: Sequence[Call], outcomes: list[Any]) -> None:

@@ -20,12 +20,13 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import repeat
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from clipfleet.batching.cost import RunCost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 T = TypeVar("T")
 
@@ -101,37 +102,48 @@ class _Line(Generic[T]):
     the values smaller than all that arrived after them, each with its serial number, in order; O(1) per item.
     """
 
-    __slots__ = ("_pulled", "_pushed", "entries", "minima")
+    __slots__ = ("_pulled", "_pushed", "barriers", "items", "minima", "times")
 
     def __init__(self) -> None:
-        self.entries: deque[tuple[T, float, int]] = deque()
+        # Side by side and not as tuples: many items of one age are then added and removed without a loop.
+        self.items: deque[T] = deque()
+        self.times: deque[float] = deque()
+        self.barriers: deque[int] = deque()
         self.minima: deque[tuple[float, int]] = deque()
         self._pushed = self._pulled = 0
 
-    def push(self, items: Sequence[T], enqueued_at: float, barrier: int) -> None:
-        self.entries.extend([(item, enqueued_at, barrier) for item in items])
-        self.pushed(len(items), enqueued_at)
+    def push(self, item: T, enqueued_at: float, barrier: int) -> None:
+        self.items.append(item)
+        self.times.append(enqueued_at)
+        self.barriers.append(barrier)
+        self._note(1, enqueued_at)
 
-    def pushed(self, count: int, enqueued_at: float) -> None:
+    def push_all(self, items: Sequence[T], enqueued_at: float, barrier: int) -> None:
+        self.items.extend(items)
+        self.times.extend(repeat(enqueued_at, len(items)))
+        self.barriers.extend(repeat(barrier, len(items)))
+        self._note(len(items), enqueued_at)
+
+    def _note(self, count: int, enqueued_at: float) -> None:
         self._pushed += count
         minima = self.minima
         while minima and minima[-1][0] >= enqueued_at:
             minima.pop()
         minima.append((enqueued_at, self._pushed - 1))
 
-    def pull(self, count: int) -> list[tuple[T, float, int]]:
-        entries, minima = self.entries, self.minima
-        if not count:
-            return []
+    def pull(self, count: int) -> Taken[T]:
+        items, times, barriers = self.items, self.times, self.barriers
         self._pulled += count
-        if count == len(entries):
-            pulled = list(entries)
-            entries.clear()
-            minima.clear()
-            return pulled
-        while minima[0][1] < self._pulled:
-            minima.popleft()
-        return [entries.popleft() for _ in range(count)]
+        if count == len(items):
+            taken = Taken(list(items), list(times))
+            for column in (items, times, barriers, self.minima):
+                column.clear()
+            return taken
+        for _ in range(count):
+            barriers.popleft()
+        while self.minima[0][1] < self._pulled:
+            self.minima.popleft()
+        return Taken([items.popleft() for _ in range(count)], [times.popleft() for _ in range(count)])
 
 
 class BatchQueue(Generic[T]):
@@ -198,13 +210,13 @@ class BatchQueue(Generic[T]):
         self._upstream.update(tickets)
         return tickets
 
-    def retract(self, ticket: int, *, now: float) -> bool:
-        """An announced item will not come. A ticket that is spent already is ignored.
+    def retract(self, *tickets: int, now: float) -> bool:
+        """Announced items will not come. Tickets that are spent already are ignored.
 
         Returns:
             Whether `next_batch` may now launch earlier than it last said.
         """
-        return self._leave(ticket, now) and self._released(now)
+        return self._leave(tickets, now) and self._released(now)
 
     def add(
         self,
@@ -227,24 +239,23 @@ class BatchQueue(Generic[T]):
         Returns:
             Whether `next_batch` may now launch earlier than it last said: a waiting owner need only be woken then.
         """
-        left = ticket is not None and self._leave(ticket, now)
+        left = ticket is not None and self._leave((ticket,), now)
         if not self._count:
             self._barrier = self._next_ticket
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
-        line.entries.append((item, enqueued_at, self._next_ticket))
-        line.pushed(1, enqueued_at)
+        line.push(item, enqueued_at, self._next_ticket)
         return self._grown(1, enqueued_at) or (left and self._released(now))
 
     def add_all(self, items: Sequence[T], *, enqueued_at: float, now: float, lane: Lane = Lane.INTERACTIVE) -> bool:
-        """Queue items of one age that were not announced; see `add`."""
+        """Queue items of one age and without tickets (`retract` those first, if there are any); see `add`."""
         if not items:
             return False
         if not self._count:
             self._barrier = self._next_ticket
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
-        line.push(items, enqueued_at, self._next_ticket)
+        line.push_all(items, enqueued_at, self._next_ticket)
         return self._grown(len(items), enqueued_at)
 
     def next_batch(self, now: float, *, device_free: bool = True) -> Launch | Wait:
@@ -271,14 +282,17 @@ class BatchQueue(Generic[T]):
     def take(self) -> Taken[T]:
         """Remove and return the next batch, at most `max_batch_size` items, interactive ones first."""
         interactive, bulk = self._places()
-        entries = self._interactive.pull(interactive) + self._bulk.pull(bulk)
-        self._count -= len(entries)
-        lines = [line for line in (self._interactive, self._bulk) if line.entries]
+        taken = self._interactive.pull(interactive)
+        if bulk:
+            more = self._bulk.pull(bulk)
+            taken = Taken(taken.items + more.items, taken.enqueued_at + more.enqueued_at)
+        self._count -= interactive + bulk
+        lines = [line for line in (self._interactive, self._bulk) if line.items]
         self._oldest = min((line.minima[0][0] for line in lines), default=math.inf)
-        self._barrier = min((line.entries[0][2] for line in lines), default=0)
+        self._barrier = min((line.barriers[0] for line in lines), default=0)
         # Which of the past arrivals were siblings of the new first item is not kept; the last one stands for them.
         self._progress_at = max(self._progress_at, self._left_at)
-        return Taken([entry[0] for entry in entries], [entry[1] for entry in entries])
+        return taken
 
     def urgency(self, now: float) -> float:
         """How pressing the stage is, in seconds, to choose among stages that share a device.
@@ -287,9 +301,9 @@ class BatchQueue(Generic[T]):
         of one stage goes before bulk work of another, and bulk never starves since its age keeps growing.
         """
         urgency = -math.inf
-        if self._interactive.entries:
+        if self._interactive.items:
             urgency = now - self._interactive.minima[0][0]
-        if self._bulk.entries:
+        if self._bulk.items:
             urgency = max(urgency, (now - self._bulk.minima[0][0]) / self.policy.bulk_share)
         return urgency
 
@@ -298,7 +312,7 @@ class BatchQueue(Generic[T]):
 
         With less than `bulk_share` places in a batch the lane saves its credit up over several batches.
         """
-        interactive, bulk = len(self._interactive.entries), len(self._bulk.entries)
+        interactive, bulk = len(self._interactive.items), len(self._bulk.items)
         size = self.policy.max_batch_size
         if interactive + bulk <= size:
             self._credit = 0
@@ -332,15 +346,17 @@ class BatchQueue(Generic[T]):
         """Whether the queue is due and expects no sibling."""
         return bool(self._count) and now >= self._oldest + self.policy.max_delay_s and not self._expecting()
 
-    def _leave(self, ticket: int, now: float) -> bool:
-        """An announced item left decode, for this queue or for nowhere; False if it had left before."""
-        if ticket not in self._upstream:
+    def _leave(self, tickets: Iterable[int], now: float) -> bool:
+        """Announced items left decode, for this queue or for nowhere; False if all of them had left before."""
+        left = self._upstream.intersection(tickets)
+        if not left:
             return False
-        self._upstream.remove(ticket)
+        self._upstream -= left
         # Cut off, so that one item that hung for a minute does not switch the wait off for the next fifty.
-        sample = min(max(0.0, now - self._gap_from), 2 * self._horizon)
-        self._gap = sample if self._gap is None else self._gap + GAP_WEIGHT * (sample - self._gap)
+        sample = min(max(0.0, now - self._gap_from), 2 * self._horizon) / len(left)
+        weight = 1 - (1 - GAP_WEIGHT) ** len(left)
+        self._gap = sample if self._gap is None else self._gap + weight * (sample - self._gap)
         self._gap_from = self._left_at = now
-        if ticket < self._barrier:
+        if min(left) < self._barrier:
             self._progress_at = now
         return True

@@ -182,8 +182,7 @@ class Stage(Generic[T]):
 
     def retract(self, tickets: Iterable[int], now: float) -> None:
         """Announced items will not come; one of them may have been the last that was waited for."""
-        sooner = [self.queue.retract(ticket, now=now) for ticket in tickets]
-        if any(sooner):
+        if self.queue.retract(*tickets, now=now):
             self.monitor.wake()
 
     def refuse(self, count: int, now: float, tickets: Iterable[int] = ()) -> Closed | Full:
