@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from support.producer_process import picture_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import redis
-
     from clipfleet.schemas.keys import QueueKeys
     from support.fleet import WorkerProcess
     from support.redis_server import RedisServer
