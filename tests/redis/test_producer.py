@@ -261,7 +261,8 @@ def test_map_as_completed_does_not_wait_for_the_slow_one(redis_server, redis_cli
         assert request.inputs["data"] != 0 or slow.wait(10)
         return answer(request)
 
-    with RawWorker(redis_server.url, keys, handler=handler, count=1), RawWorker(redis_server.url, keys, count=1):
+    workers = [RawWorker(redis_server.url, keys, handler=handler, count=1) for _ in range(2)]
+    with workers[0], workers[1]:
         wait_until(lambda: redis_client.zcard(keys.workers), 5, "a worker's presence")
         seen = []
         for result in client.map(map(requests.echo, range(50)), ordered=False):
