@@ -1,4 +1,4 @@
-"""The model of two linear towers that these tests run; tests/torch/make_tiny_bundle.py writes it."""
+"""The model of two linear towers that these tests run; tests/with_torch/make_tiny_bundle.py writes it."""
 
 from __future__ import annotations
 

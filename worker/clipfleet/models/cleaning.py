@@ -14,6 +14,7 @@ Source: ``open_clip/tokenizer.py`` (``get_clean_fn``); a test holds each against
 from __future__ import annotations
 
 import html
+import re
 import string
 import unicodedata
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["clean", "is_blank", "well_formed"]
 
+# Printable ASCII without "&": ftfy and unescape leave it as it is, and ftfy takes 35 of a caption's 95 us to see it.
+_NOTHING_TO_REPAIR = re.compile(r"[ -%'-~]*")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Letters and symbols by category, but nothing to see: Hangul fillers, blank Braille, the invisible joiners and
 # selectors that only change a neighbour.
@@ -62,6 +65,8 @@ def well_formed(text: str) -> str:
 
 
 def _repair(text: str) -> str:
+    if _NOTHING_TO_REPAIR.fullmatch(text):
+        return text.strip()
     # Imported here: it takes 50 ms that readers of model.json need not spend.
     import ftfy  # noqa: PLC0415
 

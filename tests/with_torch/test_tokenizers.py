@@ -164,3 +164,9 @@ def test_given_siglip_s_kind_when_exported_then_open_clip_s_own_vectors_and_neve
     model = open_clip.create_model_from_pretrained(name, return_transform=False).eval()
     vectors = open_runtime(bundle).encode_texts([tokenize(probe)[0] for probe in PROBES])
     assert lowest_cosine(vectors, model.encode_text(theirs(list(PROBES)), normalize=True).detach().numpy()) >= 0.9999
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60))
+def test_given_plain_ascii_when_cleaned_without_repair_then_as_if_repaired(text) -> None:
+    assert clean(text, "whitespace") == open_clip.tokenizer.get_clean_fn("whitespace")(text)

@@ -1,7 +1,7 @@
 """Write tests/unit/data/tiny-bundle: the smallest model with all the parts of a real one.
 
 Two linear towers of random weights, 8 x 6 pixels, 16 numbers a vector. It lets the tests that need no torch run a
-true ONNX graph. Run in an environment with onnx: python tests/torch/make_tiny_bundle.py
+true ONNX graph. Run in an environment with onnx: python tests/with_torch/make_tiny_bundle.py
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def main() -> None:
                 text=text,
                 precision="fp32",
                 files={},
-                source={"made_by": "tests/torch/make_tiny_bundle.py"},
+                source={"made_by": "tests/with_torch/make_tiny_bundle.py"},
             )
         )
     print(bundle.path, bundle.config.fingerprint)
