@@ -46,12 +46,10 @@ def decode_map(data: bytes, *, max_bytes: int) -> dict[str, Any]:
     if len(data) > max_bytes:
         raise ProtocolError(f"{len(data)} bytes exceed the limit of {max_bytes}", ErrorCode.TOO_LARGE)
     try:
+        # Not said, since they hold by themselves: text is UTF-8, map keys are text or bytes, and no text or bytes may
+        # claim to be longer than all that there is.
         value = msgpack.unpackb(
             data,
-            raw=False,
-            strict_map_key=True,
-            max_str_len=max_bytes,
-            max_bin_len=max_bytes,
             max_array_len=MAX_ARRAY_ITEMS,
             max_map_len=MAX_MAP_ITEMS,
             max_ext_len=0,
@@ -72,14 +70,19 @@ def _no_extensions(code: int, _data: bytes) -> NoReturn:
 
 
 def _check(root: dict[Any, Any]) -> None:
-    """Depth and key types; iterative, since the nesting is the sender's choice. msgpack itself refuses other values."""
-    stack: list[tuple[Any, int]] = [(root, 1)]
-    while stack:
-        node, depth = stack.pop()
-        if depth > MAX_DEPTH:
-            raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
-        if type(node) is dict:
-            if not all(type(key) is str for key in node):
-                raise ProtocolError("map keys must be strings")
-            node = node.values()
-        stack.extend((child, depth + 1) for child in node if type(child) is dict or type(child) is list)
+    """Depth and key types, level by level: the nesting is the sender's choice, and this runs for every message."""
+    level: list[Any] = [root]
+    for _ in range(MAX_DEPTH):
+        below = []
+        for node in level:
+            children = node
+            if type(node) is dict:
+                for key in node:
+                    if type(key) is not str:
+                        raise ProtocolError("map keys must be strings")
+                children = node.values()
+            below += [child for child in children if type(child) is dict or type(child) is list]
+        if not below:
+            return
+        level = below
+    raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
