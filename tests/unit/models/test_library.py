@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from clipfleet.models import (
     ExtraMissing,
     ModelConfig,
+    ModelError,
     ModelName,
     ModelNotFound,
+    export_model,
     find_bundle,
     library,
     list_models,
@@ -123,6 +125,16 @@ def test_given_a_model_not_exported_and_no_torch_when_resolved_then_the_pip_line
     with pytest.raises(ExtraMissing, match=r'pip install "clipfleet\[torch\]"'):
         resolve_model("ViT-B-32/laion2b_s34b_b79k", cache=tmp_path)
     assert model_info("ViT-B-32/laion2b_s34b_b79k", cache=tmp_path)["exported"] is False
+
+
+def test_given_a_bundle_or_a_full_place_when_exported_then_refused_before_any_work(copied, tmp_path) -> None:
+    (tmp_path / "thesis.txt").write_text("ten years")
+
+    with pytest.raises(ModelError, match="is a bundle already"):
+        export_model(str(copied))
+    with pytest.raises(ModelError, match="holds something else than a bundle"):
+        export_model("ViT-B-32/random", tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "ten years"
 
 
 def test_given_a_bundle_directory_when_resolved_then_it_is_loaded(copied) -> None:

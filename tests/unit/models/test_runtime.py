@@ -194,6 +194,12 @@ def test_given_a_session_that_quietly_took_the_cpu_then_device_unavailable() -> 
         onnx_runtime._require_taken(Session(), ("CUDAExecutionProvider", {}))
 
 
+def test_given_a_session_when_it_fails_later_then_it_may_not_move_to_the_cpu(tiny_runtime) -> None:
+    sessions = vars(tiny_runtime._engine).values()
+
+    assert [session._enable_fallback for session in sessions] == [False, False]
+
+
 def test_given_both_onnxruntimes_installed_over_each_other_then_named(tiny, monkeypatch) -> None:
     monkeypatch.setattr(onnx_runtime.metadata, "version", lambda _: "1.32.0")
 

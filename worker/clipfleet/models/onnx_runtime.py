@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -98,8 +100,10 @@ def _require_gpu_build(ort: Any, provider: Provider) -> None:
             f'{has} has no {_NAMES[provider]}: pip uninstall -y onnxruntime && pip install "clipfleet[gpu]"'
         )
     if hasattr(ort, "preload_dlls"):
-        # CUDA and cuDNN from their wheels are on no library path; a failure shows below, with its reason.
-        ort.preload_dlls()
+        # CUDA and cuDNN from their wheels are on no library path; a failure shows when the session is made. It
+        # prints, and standard output belongs to `--json`.
+        with redirect_stdout(sys.stderr):
+            ort.preload_dlls()
 
 
 def _providers(bundle: Bundle, provider: Provider, device: str) -> list[Any]:
@@ -143,12 +147,12 @@ def _session(ort: Any, graph: Path, providers: list[Any], threads: int) -> Any:
     options.enable_mem_pattern = False
     options.log_severity_level = 3
     try:
-        session = ort.InferenceSession(str(graph), options, providers=providers)
+        # Without enable_fallback=0 it answers a provider that fails, at the start or in a later run, by a session
+        # on the CPU and a line on standard output.
+        session = ort.InferenceSession(str(graph), options, providers=providers, enable_fallback=0)
     except Exception as error:  # pybind registers its exceptions below Exception
         raise ModelError(f"ONNX Runtime cannot load {graph.name}: {error}") from error
     _require_taken(session, providers[0])
-    # Else a failing run would quietly build a CPU session and go on.
-    session.disable_fallback()
     return session
 
 
