@@ -249,7 +249,7 @@ def test_given_vit_b_32_of_random_weights_when_exported_then_found_run_and_equal
     images, texts = list(pictures(4)), list(PROBES)
     torch.manual_seed(0)
     model = open_clip.create_model("ViT-B-32").eval()
-    preprocess = open_clip.image_transform_v2(open_clip.transform.PreprocessCfg(), is_train=False)
+    preprocess = open_clip.transform.image_transform_v2(open_clip.transform.PreprocessCfg(), is_train=False)
     with torch.inference_mode():
         theirs = (
             model.encode_image(torch.stack([preprocess(image) for image in images]), normalize=True).numpy(),
