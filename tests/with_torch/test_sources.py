@@ -118,6 +118,19 @@ def test_given_a_checkpoint_that_tells_no_preprocessing_then_refused(state, arch
         load_source(parse_name(f"{architecture}/{path}"), "laion2b_s34b_b79k")
 
 
+def test_given_preprocessing_in_a_file_then_its_values_are_used_and_kept(architecture, state, tmp_path) -> None:
+    torch.save(state, tmp_path / "mine.pt")
+    stated = tmp_path / "preprocess.json"
+    stated.write_text(json.dumps({**OPENAI, "resize_mode": "squash"}))
+
+    source = load_source(parse_name(f"{architecture}/{tmp_path}/mine.pt"), str(stated))
+
+    assert source.image.resize_mode == "squash"
+    assert source.record["preprocess"] == json.loads(stated.read_text())
+    with pytest.raises(ModelNotFound, match="cannot be read"):
+        load_source(parse_name(f"{architecture}/{tmp_path}/mine.pt"), str(tmp_path / "absent.json"))
+
+
 def test_given_a_checkpoint_of_another_architecture_then_refused(architecture, state, tmp_path) -> None:
     path = tmp_path / "mine.pt"
     torch.save({name: tensor for name, tensor in state.items() if "visual" not in name}, path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,28 @@ def test_given_a_model_not_exported_and_no_torch_when_resolved_then_the_pip_line
     with pytest.raises(ExtraMissing, match=r'pip install "clipfleet\[torch\]"'):
         resolve_model("ViT-B-32/laion2b_s34b_b79k", cache=tmp_path)
     assert model_info("ViT-B-32/laion2b_s34b_b79k", cache=tmp_path)["exported"] is False
+
+
+def test_given_several_workers_that_miss_a_model_then_one_exports_and_the_others_find_it(
+    cached_export, tmp_path, monkeypatch
+) -> None:
+    exported = []
+
+    def slow_export(name, *, cache):
+        exported.append(name)
+        started.wait(timeout=20)
+        return cached_export(cache, name)
+
+    started = threading.Barrier(2)
+    monkeypatch.setattr(library, "find_spec", lambda _: True)
+    monkeypatch.setattr("clipfleet.models.export.export_model", slow_export)
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(resolve_model, "ViT-B-32/tag", cache=tmp_path) for _ in range(3)]
+        started.wait(timeout=20)  # one is inside; the others are at the lock or come to it now
+        bundles = [future.result(timeout=20) for future in found]
+
+    assert exported == ["ViT-B-32/tag"]
+    assert len({bundle.path for bundle in bundles}) == 1
 
 
 def test_given_a_bundle_or_a_full_place_when_exported_then_refused_before_any_work(copied, tmp_path) -> None:

@@ -45,7 +45,7 @@ def export_model(
         out: the directory to write; by default one in the cache, where the same name finds it again.
         cache: the cache, when it is not the default one.
         preprocess: for a checkpoint: the tag that it was trained from, or ``mean``, ``std``, ``interpolation`` and
-            ``resize_mode`` in open_clip's words.
+            ``resize_mode`` in open_clip's words, or the name of a ``.json`` file with these.
         licence: of the weights; open_clip does not know it.
 
     Returns:

@@ -6,8 +6,10 @@ The cache is ``$CLIPFLEET_MODEL_CACHE``, else ``~/.cache/clipfleet/models``; eac
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +61,9 @@ def resolve_model(name: str, *, cache: Path | None = None) -> Bundle:
     require_torch(name)
     from clipfleet.models.export import export_model  # noqa: PLC0415  imports torch
 
-    return export_model(name, cache=cache)
+    with _exporting(parse_name(name), cache):
+        found = find_bundle(name, cache=cache)
+        return load_bundle(found) if found is not None else export_model(name, cache=cache)
 
 
 def find_bundle(name: str, *, cache: Path | None = None) -> Path | None:
@@ -120,6 +124,16 @@ def model_info(name: str, *, cache: Path | None = None) -> dict[str, Any]:
         return {"name": str(parse_name(name)), "exported": False, "missing_packages": missing}
     bundle = load_bundle(found)
     return {**bundle.config.to_json(), "exported": True, "path": str(found), "bytes": _bytes(found)}
+
+
+@contextmanager
+def _exporting(name: ModelName, cache: Path | None) -> Iterator[None]:
+    """One export of a model at a time: the other workers of this machine wait for it and find it done."""
+    root = cache or cache_directory()
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / f".{name.slug}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _cached(cache: Path | None, prefix: str) -> Iterator[Path]:

@@ -95,13 +95,15 @@ def load_source(name: ModelName, preprocess: str | Mapping[str, Any] | None = No
     Args:
         name: of kind ``tag``, ``checkpoint``, ``local-dir`` or ``random``.
         preprocess: for a checkpoint: the tag that it was trained from, or ``mean``, ``std``, ``interpolation`` and
-            ``resize_mode`` in open_clip's words. Replaces that of a local directory.
+            ``resize_mode`` in open_clip's words, or a ``.json`` file with these. Replaces that of a local directory.
 
     Raises:
         ModelNotFound: architecture, tag or weights are not to be had.
         ExportRefused: what was trained and what would be built are not the same, or nobody can tell.
         ExtraMissing: the model's tokenizer needs a package more.
     """
+    if isinstance(preprocess, str) and preprocess.endswith(".json"):
+        preprocess = _read_json(Path(preprocess))
     plan = _PLANS[name.kind](name, preprocess)
     model = _built(plan)
     if plan.checkpoint is not None:
@@ -155,11 +157,10 @@ def _plan_random(name: ModelName, preprocess: str | Mapping[str, Any] | None) ->
 
 def _plan_local(name: ModelName, preprocess: str | Mapping[str, Any] | None) -> _Plan:
     place = name.path / _CONFIG_FILE
-    try:
-        content = json.loads(place.read_text(encoding="utf-8"))
-        config = content["model_cfg"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelNotFound(f"{place} cannot be read: {type(error).__name__}: {error}") from error
+    content = _read_json(place)
+    config = content.get("model_cfg")
+    if not isinstance(config, dict):
+        raise ModelNotFound(f"{place} holds no model_cfg")
     if preprocess is not None and isinstance(preprocess, str):
         raise ExportRefused(f"{name} belongs to no architecture of open_clip's: give its preprocessing itself")
     checkpoint = only_checkpoint(name.path)
@@ -169,6 +170,13 @@ def _plan_local(name: ModelName, preprocess: str | Mapping[str, Any] | None) -> 
     absolute = {"bpe_path": str(name.path / options["bpe_path"])} if "bpe_path" in options else {}
     inputs = (place, checkpoint, *map(Path, absolute.values()))
     return _Plan(str(name), config, stated, checkpoint, inputs, absolute)
+
+
+def _read_json(place: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(place.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelNotFound(f"{place} cannot be read: {type(error).__name__}: {error}") from error
 
 
 _PLANS = {"tag": _plan_tag, "checkpoint": _plan_checkpoint, "random": _plan_random, "local-dir": _plan_local}
