@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def mine(redis_server: RedisServer) -> Endpoints:
-    return Endpoints(os.getpid(), process_start(os.getpid()) or 0, "up", redis_server.url, None, "clip", True)
+    return Endpoints(os.getpid(), process_start(os.getpid()) or 0, "up", redis_server.url, None, "clip", "pre", True)
 
 
 def written(endpoints: Endpoints, place: Path) -> Path:

@@ -8,7 +8,10 @@ from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.local.endpoints import Endpoints
 from clipfleet.cli.settings import Flags, load, redacted
 
-LIVE = (Endpoints(1, 2, "up", "redis://127.0.0.1:7001", "http://127.0.0.1:7002", "mine", has_worker=True), Path("/x"))
+LIVE = (
+    Endpoints(1, 2, "up", "redis://127.0.0.1:7001", "http://127.0.0.1:7002", "mine", "pre", has_worker=True),
+    Path("/x"),
+)
 
 
 def test_given_nothing_when_loaded_then_localhost_and_no_store():
@@ -35,7 +38,8 @@ def test_given_several_sources_when_loaded_then_the_nearest_wins_and_is_named(fl
 
 def test_given_a_live_fleet_when_loaded_then_its_queue_and_its_store_come_along():
     settings = load(Flags(), {}, live=LIVE)
-    assert (settings.queue, settings.milvus_uri, settings.milvus_is_lite) == ("mine", "http://127.0.0.1:7002", True)
+    assert (settings.queue, settings.prefix) == ("mine", "pre")
+    assert (settings.milvus_uri, settings.milvus_is_lite) == ("http://127.0.0.1:7002", True)
 
 
 def test_given_another_redis_when_loaded_then_the_local_store_is_not_mixed_in():
@@ -86,6 +90,7 @@ def test_given_a_url_when_redacted_then_only_its_place_is_left(url, expected):
     ("flags", "environ"),
     [
         ({"redis_url": "http://host"}, {}),
+        ({"redis_url": "redis://host:port"}, {}),
         ({"milvus_uri": "./milvus.db"}, {}),
         ({"queue": "a queue"}, {}),
         ({}, {"CLIPFLEET_PREFIX": "{x}"}),

@@ -99,11 +99,8 @@ def exit_for_items(done: int, failed: Iterable[ErrorCode]) -> Exit:
 
 
 _EXTRA_OF: Final = {
-    "milvus_lite": "local",
-    "pymilvus": "cpu",
-    "onnxruntime": "cpu",
-    "torch": "torch",
-    "open_clip": "torch",
+    **dict.fromkeys(("numpy", "PIL", "tokenizers", "ftfy", "pymilvus", "onnxruntime"), "cpu"),
+    **dict.fromkeys(("torch", "torchvision", "open_clip", "onnx", "onnxscript"), "torch"),
 }
 
 

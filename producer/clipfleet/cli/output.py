@@ -86,13 +86,12 @@ class Output:
         self.console().clear()
 
     def bar(self, what: str) -> tuple[Progress, TaskID]:
-        """A progress bar on stderr, not started, and its one task; the task takes a field ``failed``."""
+        """A progress bar on stderr, not started, and its one task, which has the fields ``failed`` and ``rate``."""
         from rich.console import Console  # noqa: PLC0415
         from rich.progress import (  # noqa: PLC0415
             BarColumn,
             MofNCompleteColumn,
             Progress,
-            TaskProgressColumn,
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
@@ -102,13 +101,13 @@ class Output:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TaskProgressColumn(show_speed=True),
+            TextColumn("{task.fields[rate]:.0f}/s"),
             TextColumn("{task.fields[failed]} failed"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=Console(file=self._stderr),
         )
-        return bar, bar.add_task(what, total=None, failed=0)
+        return bar, bar.add_task(what, total=None, failed=0, rate=0)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table on stdout; columns whose name starts with ``#`` hold numbers."""

@@ -60,7 +60,8 @@ class Progress:
         self._failed += failed
         now = time.monotonic()
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self._done, total=self._total, failed=self._failed)
+            rate = self._done / max(now - self._began, 1e-9)
+            self._bar.update(self._task, completed=self._done, total=self._total, failed=self._failed, rate=rate)
         elif now - self._logged >= _LOG_EVERY_S:
             self._logged = now
             self._out.log().info(self._what, **self._figures(now))

@@ -13,6 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from clipfleet.cli.errors import CliError
 from clipfleet.schemas.errors import ErrorCode, Unavailable
 from clipfleet.schemas.keys import Lane, QueueKeys
 from clipfleet.schemas.limits import GROUP
@@ -104,7 +105,7 @@ class DeadLetter:
 class QueueView:
     """A queue as its operator sees it.
 
-    Every method raises ``Unavailable`` when Redis does not answer.
+    Every method raises ``Unavailable`` when Redis does not answer, and ``CliError`` when it refuses.
     """
 
     def __init__(self, client: redis.Redis, keys: QueueKeys) -> None:
@@ -122,6 +123,8 @@ class QueueView:
             yield cls(client, QueueKeys(queue, prefix))
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise Unavailable(ErrorCode.UNAVAILABLE, f"Redis does not answer: {error}") from None
+        except redis.ResponseError as error:
+            raise CliError(f"Redis refuses: {error}", hint="Look at the user and password in --redis-url.") from None
         finally:
             client.close()
 

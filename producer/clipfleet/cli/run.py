@@ -153,7 +153,9 @@ def _report(run: Run, body: Callable[[Run], int | None]) -> int:
     """Run ``body``; whatever it raises becomes one line on stderr and an exit code."""
     # SIGTERM and a closed terminal end a command the way Ctrl-C does: what it started is stopped.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        # Ignored means that somebody wants it so: nohup.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     try:
         return int(body(run) or Exit.OK)
     except BrokenPipeError:

@@ -122,7 +122,7 @@ def load(
         milvus_uri=_url("milvus_uri", milvus_uri) if milvus_uri else None,
         milvus_token=token or "",
         queue=queue or DEFAULT_QUEUE,
-        prefix=variables.get("CLIPFLEET_PREFIX") or DEFAULT_PREFIX,
+        prefix=variables.get("CLIPFLEET_PREFIX") or (ours.prefix if ours else DEFAULT_PREFIX),
         timeout_s=_number("CLIPFLEET_TIMEOUT_S", variables.get("CLIPFLEET_TIMEOUT_S")),
         source=source,
         milvus_is_lite=ours is not None and milvus_uri == ours.milvus_uri,
@@ -185,13 +185,15 @@ def _live_name(live: tuple[Endpoints, Path] | None) -> str:
 
 
 def _url(setting: str, value: str) -> str:
-    schemes = _SCHEMES[setting]
-    if urlsplit(value).scheme not in schemes:
+    flag, schemes = f"--{setting.replace('_', '-')}", _SCHEMES[setting]
+    parts = urlsplit(value)
+    if parts.scheme not in schemes:
         wanted = ", ".join(f"{scheme}://" for scheme in schemes)
-        raise CliError(
-            f"--{setting.replace('_', '-')} must start with one of {wanted} (it was {redacted(value)!r})",
-            exit_code=Exit.USAGE,
-        )
+        raise CliError(f"{flag} must start with one of {wanted} (it was {redacted(value)!r})", exit_code=Exit.USAGE)
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise CliError(f"{flag}: {error}", exit_code=Exit.USAGE) from None
     return value
 
 

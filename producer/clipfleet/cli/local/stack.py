@@ -125,6 +125,7 @@ class Stack:
             redis_url=self._redis.url,
             milvus_uri=None if self._milvus is None else self._milvus.uri,
             queue=options.queue,
+            prefix=options.prefix,
             # `worker --local` becomes the worker itself.
             has_worker=options.worker or options.command == "worker",
         )

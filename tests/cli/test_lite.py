@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clipfleet.cli.lite import RowGuard
+from clipfleet.cli.local.endpoints import Endpoints
+from clipfleet.cli.settings import Flags, load
+from clipfleet.store.lite import LITE_ROW_LIMIT
+
+
+@pytest.fixture
+def guard(monkeypatch):
+    """A guard whose collection holds as many rows as the test says, and which counts how often it looked."""
+    live = Endpoints(1, 2, "up", "redis://127.0.0.1:7001", "http://127.0.0.1:7002", "clip", "clipfleet", True)
+    made = RowGuard(load(Flags(), {}, live=(live, Path("/x"))), "images")
+    made.rows, made.looks = 0, 0
+
+    def rows():
+        made.looks += 1
+        return made.rows
+
+    monkeypatch.setattr(made, "_rows", rows)
+    return made
+
+
+def test_given_a_small_folder_when_indexed_then_milvus_is_not_even_asked(guard):
+    assert not any(guard(sent) for sent in range(1_000))
+    assert guard.looks == 0
+
+
+def test_given_a_full_collection_when_indexed_then_it_stops_and_names_the_server(guard):
+    guard.rows = LITE_ROW_LIMIT
+    assert guard(999) == ""
+    reason = guard(1_000)
+    assert "100,0" in reason
+    assert "--milvus-uri" in reason
+
+
+def test_given_new_rows_when_indexed_then_it_stops_within_a_thousand_of_the_limit(guard):
+    stopped = 0
+    for sent in range(2 * LITE_ROW_LIMIT):
+        guard.rows = sent  # each picture sent is a new row
+        if guard(sent):
+            stopped = sent
+            break
+    assert LITE_ROW_LIMIT <= stopped <= LITE_ROW_LIMIT + 1_000
+    assert guard.looks < 10
+
+
+def test_given_rows_that_are_replaced_when_indexed_then_it_goes_on(guard):
+    guard.rows = 60_000
+    assert not any(guard(sent) for sent in range(2 * LITE_ROW_LIMIT))
