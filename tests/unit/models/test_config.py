@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clipfleet.models.config import ImageConfig, ModelConfig, TextConfig, read_config
 from clipfleet.models.errors import BadBundle
@@ -78,6 +80,8 @@ def test_given_a_missing_field_when_read_then_the_error_names_it(section: str) -
         ("image", "fill_color", 256),
         ("image", "fill_color", [True, 0, 0]),
         ("image", "mean", [0, 0, float("nan")]),
+        ("image", "mean", [0, 0, 10**400]),
+        ("image", "mean", [0, 0, False]),
         ("image", "std", [1, 1, 0]),
         ("image", "surprise", 1),
         ("text", "context_length", 2),
@@ -110,6 +114,26 @@ def test_given_a_field_out_of_range_when_read_then_the_error_names_it(section, f
 def test_given_no_model_json_at_all_when_read_then_it_is_a_bad_bundle(text) -> None:
     with pytest.raises(BadBundle, match=r"model\.json"):
         read_config(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**400), 10**400) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from(["image", "text", ""]), st.data())
+def test_given_any_value_in_any_field_when_read_then_a_config_or_a_bad_bundle(section, data) -> None:
+    broken = json.loads(json.dumps(MODEL))
+    part = broken[section] if section else broken
+    part[data.draw(st.sampled_from(sorted(part)))] = data.draw(JSON)
+
+    try:
+        config = ModelConfig.from_json(broken)
+    except BadBundle:
+        return
+    assert ModelConfig.from_json(config.to_json()) == config
 
 
 def tensors() -> dict[str, np.ndarray]:

@@ -9,7 +9,6 @@ this.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -286,11 +285,15 @@ def _color(value: object, name: str) -> _Rgb:
 
 
 def _floats(value: object, name: str) -> _Floats:
-    items = _list(value, name, 3)
-    if not all(isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x) for x in items):
-        raise BadBundle(f"{name} must be 3 finite numbers, not {value!r}")
-    red, green, blue = (float(cast("float", item)) for item in items)
+    red, green, blue = (_float(item, name) for item in _list(value, name, 3))
     return red, green, blue
+
+
+def _float(value: object, name: str) -> float:
+    # The bound keeps out NaN and infinity, too, and whole numbers that no float holds.
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < 1e6:
+        raise BadBundle(f"{name} must hold finite numbers, not {value!r}")
+    return float(value)
 
 
 def _choice(value: object, name: str, choices: object) -> str:
