@@ -47,15 +47,15 @@ clean:
 $(VENV)/.pip:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 12) else "clipfleet[local] needs Python 3.11 or 3.12, and $(PYTHON) is %d.%d: make $(MAKECMDGOALS) PYTHON=python3.12" % v)'
 	@$(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv (or another PYTHON=...)"; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'
 	@touch $@
 
 $(VENV)/.local: $(VENV)/.pip pyproject.toml
 	@echo "installing clipfleet[local] into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[local]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.local
 	@echo "installing the tools for tests into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --group dev
 	@touch $@

@@ -6,6 +6,7 @@ On a terminal: tables, progress bars, colour. Elsewhere: plain text on stdout an
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -74,6 +75,12 @@ class Output:
         )
         return logger
 
+    def take_logs(self) -> None:
+        """Show what libraries log, from warnings up, the way everything else is shown."""
+        handler = _LogLines(self)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logging.getLogger().addHandler(handler)
+
     def console(self) -> Console:
         """A rich console on stdout for tables and panels."""
         from rich.console import Console  # noqa: PLC0415  not for --json
@@ -135,3 +142,18 @@ class Output:
             console.print(table)
         # Cells are padded to the width of their column; in a file nobody wants the spaces.
         self._stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
+
+
+class _LogLines(logging.Handler):
+    """Log records as lines of an ``Output``."""
+
+    def __init__(self, out: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One record."""
+        if self._out.is_terminal:
+            self._out.note(f"{record.levelname.lower()}: {self.format(record)}")
+        else:
+            self._out.log().log(record.levelno, self.format(record), logger=record.name)

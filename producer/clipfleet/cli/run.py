@@ -156,6 +156,7 @@ def _report(run: Run, body: Callable[[Run], int | None]) -> int:
         # Ignored means that somebody wants it so: nohup.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    run.out.take_logs()
     try:
         return int(body(run) or Exit.OK)
     except BrokenPipeError:
