@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pytest
 
 from clipfleet.batching import Batch, Batcher, BatcherGroup, BatchPolicy, Closed, Full, Lane, Reason
+
+if TYPE_CHECKING:
+    from clipfleet.batching.stage import Monitor
 
 LONG = 30.0  # a delay that no test sits out
 
@@ -23,10 +28,18 @@ def taken(batcher: Batcher[int]) -> Batch[int]:
     return batch
 
 
+def until_asleep(monitor: Monitor, takers: int = 1) -> None:
+    deadline = time.monotonic() + 10
+    while monitor._asleep < takers:
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
 def test_given_a_sleeping_taker_when_the_batch_fills_then_it_wakes() -> None:
     batcher = batcher_of()
     with ThreadPoolExecutor(1) as pool:
         taker = pool.submit(taken, batcher)
+        until_asleep(batcher._monitor)
         for item in range(5):
             batcher.put(item)
         batch = taker.result(10)
@@ -47,6 +60,7 @@ def test_given_a_sleeping_taker_when_an_older_item_comes_then_it_wakes_for_it() 
     batcher = batcher_of()
     with ThreadPoolExecutor(1) as pool:
         taker = pool.submit(taken, batcher)
+        until_asleep(batcher._monitor)
         batcher.put(1)
         batcher.put(2, enqueued_at=time.monotonic() - LONG)
         assert taker.result(10).items == [1, 2]
@@ -59,6 +73,7 @@ def test_given_siblings_in_decode_when_the_last_one_is_rejected_then_the_taker_w
     assert batcher.take(timeout=0.01) is None, "two siblings are still awaited"
     with ThreadPoolExecutor(1) as pool:
         taker = pool.submit(taken, batcher)
+        until_asleep(batcher._monitor)
         batcher.put(2, ticket=second)
         batcher.retract(third)
         assert taker.result(10).items == [1, 2]
@@ -72,6 +87,7 @@ def test_given_the_last_siblings_at_once_then_the_taker_wakes_and_each_keeps_its
     assert batcher.take(timeout=0.01) is None
     with ThreadPoolExecutor(1) as pool:
         taker = pool.submit(taken, batcher)
+        until_asleep(batcher._monitor)
         batcher.put_many([2, 3], enqueued_at=[past + 1, past + 2], tickets=tickets[1:])
         batch = taker.result(10)
     assert (batch.items, batch.enqueued_at) == ([1, 2, 3], [past, past + 1, past + 2])
@@ -147,6 +163,7 @@ def test_given_sleeping_takers_when_closed_without_drain_then_what_waited_is_ret
     batcher = batcher_of()
     with ThreadPoolExecutor(2) as pool:
         takers = [pool.submit(batcher.take) for _ in range(2)]
+        until_asleep(batcher._monitor, 2)
         batcher.put_many([1, 2, 3])
         assert batcher.close(drain=False) == [1, 2, 3]
         assert all(isinstance(taker.exception(10), Closed) for taker in takers)
@@ -221,6 +238,7 @@ def test_given_a_taker_of_a_group_when_any_stage_or_a_new_one_has_work_then_it_w
     group.add("image", BatchPolicy(8, LONG))
     with ThreadPoolExecutor(1) as pool:
         taker = pool.submit(group.take)
+        until_asleep(group._monitor)
         group.add("text", BatchPolicy(1, LONG)).put("x")
         stage_and_batch = taker.result(10)
         assert stage_and_batch is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -418,19 +419,37 @@ def test_given_a_function_that_nobody_can_call_any_more_then_its_thread_ends(gat
     assert not thread.is_alive()
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # it is what is tested
 def test_given_a_fork_then_the_child_has_its_own_thread_and_context() -> None:
     predict = batched(max_batch_size=4, max_delay=0.0, context=os.getpid)(lambda batch, pid: [pid] * len(batch))
     assert predict.call(1, LONG) == os.getpid()
     reader, writer = os.pipe()
-    # The lock is held at the fork, as by another thread in mid-call.
-    with predict._runner.batcher._lock:
+    locked, unlock = threading.Event(), threading.Event()
+
+    def hold(lock: Any) -> None:
+        with lock:
+            locked.set()
+            unlock.wait(LONG)
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(hold, predict._runner.batcher._lock)
+        assert locked.wait(LONG)
         child = os.fork()
         if child == 0:
-            os.write(writer, str(predict.call(2, LONG)).encode())
-            os._exit(0)
+            try:
+                answer = str(predict.call(2, 10)).encode()
+                # The lock stays held for ever here: the end of the function must not touch it either.
+                signal.alarm(10)
+                del predict
+                gc.collect()
+                os.write(writer, answer)
+            finally:
+                os._exit(0)
+        unlock.set()
+        holding.result(LONG)
     os.close(writer)
-    with os.fdopen(reader) as answer:
-        assert int(answer.read()) == child
+    with os.fdopen(reader) as pipe:
+        assert int(pipe.read()) == child
     assert os.waitpid(child, 0)[1] == 0
     assert predict.call(3, LONG) == os.getpid()
 

@@ -110,6 +110,16 @@ def test_given_a_sibling_that_hangs_then_the_wait_ends_one_horizon_after_the_las
     assert hung not in range(1, 9)
 
 
+def test_given_a_batch_was_taken_then_the_next_one_counts_its_wait_from_the_last_arrival() -> None:
+    queue = queue_of(2, run=100 * STEP)
+    queue.add(1, enqueued_at=-DELAY, now=0.0)
+    _, gone = queue.announce(2, now=0.0)
+    queue.add_all([2, 3], enqueued_at=-DELAY, now=0.0)
+    queue.retract(gone, now=60 * STEP)
+    assert queue.take().items == [1, 2]
+    assert queue.next_batch(120 * STEP) == Wait(160 * STEP)
+
+
 def test_given_an_upstream_slower_than_the_model_then_nobody_waits_for_it() -> None:
     queue = queue_of(8, run=DELAY)
     for n, ticket in enumerate(queue.announce(4, now=0.0)):
@@ -209,7 +219,6 @@ class RuleMachine(RuleBasedStateMachine):
         self.lanes: dict[Lane, deque[tuple[int, float, set[int]]]] = {Lane.INTERACTIVE: deque(), Lane.BULK: deque()}
         self.tickets: set[int] = set()
         self.added = 0
-        self.sibling_at = 0.0
 
     @property
     def waiting(self) -> list[tuple[int, float, set[int]]]:
@@ -241,6 +250,16 @@ class RuleMachine(RuleBasedStateMachine):
         self.lanes[lane].append((self.added, self.now - age * STEP, set(self.tickets)))
         woken = self.queue.add(self.added, enqueued_at=self.now - age * STEP, now=self.now, lane=lane, ticket=ticket)
         self.added += 1
+        self.check_wake(before, woken=woken)
+
+    @rule(lane=st.sampled_from(Lane), age=st.integers(0, 60), count=st.integers(0, 7))
+    def add_all(self, lane: Lane, age: int, count: int) -> None:
+        before = self.queue.next_batch(self.now)
+        at = self.now - age * STEP
+        items = range(self.added, self.added + count)
+        self.lanes[lane].extend((item, at, set(self.tickets)) for item in items)
+        woken = self.queue.add_all(items, enqueued_at=at, now=self.now, lane=lane)
+        self.added += count
         self.check_wake(before, woken=woken)
 
     def check_wake(self, before: Launch | Wait, *, woken: bool) -> None:
