@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from clipfleet.cli.errors import CliError
 from clipfleet.cli.local import redis as local_redis
+from clipfleet.producer import Client
 from support.cli import descendants, end, running, start
 from support.waiting import wait_until
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("redis_binary")
 
+REPOSITORY = Path(__file__).parents[2]
+PICTURES = REPOSITORY / "examples" / "pictures"
+# Random weights: its vectors mean nothing, and everything else about it is real.
+TINY = REPOSITORY / "tests" / "unit" / "data" / "tiny-bundle"
 # A worker without a model starts in a second and answers `echo`: enough to see processes come and go.
 NO_MODEL = {"CLIPFLEET_MODEL": "none"}
 
@@ -29,9 +35,9 @@ NO_MODEL = {"CLIPFLEET_MODEL": "none"}
 class Up:
     """A running ``clipfleet up``."""
 
-    def __init__(self, folder: Path, *args: str) -> None:
+    def __init__(self, folder: Path, *args: str, model: str = "none") -> None:
         self.folder = folder
-        self.process: subprocess.Popen[str] = start("up", "--json", *args, cwd=folder, **NO_MODEL)
+        self.process: subprocess.Popen[str] = start("up", "--json", "--model", model, *args, cwd=folder)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]
@@ -54,7 +60,7 @@ def command_line(pid: int) -> str:
 @pytest.fixture(scope="module")
 def up(tmp_path_factory, redis_binary) -> Iterator[Up]:
     """One fleet for the tests that leave it as it was; its end is a test too."""
-    fleet = Up(tmp_path_factory.mktemp("up"))
+    fleet = Up(tmp_path_factory.mktemp("up"), model=str(TINY))
     yield fleet
     _, err = end(fleet.process, signal.SIGINT)
     assert fleet.process.returncode == 0, err
@@ -90,7 +96,7 @@ def test_given_a_running_fleet_when_a_command_runs_below_its_folder_then_it_is_f
     assert done.code == 0
     assert done.err.startswith(f"fleet: {up.said['redis_url']}")
     assert f"'clipfleet up' with pid {up.process.pid}" in done.err
-    assert [worker["model"] for worker in done.lines[0]["workers"]] == ["none"]
+    assert [worker["model"] for worker in done.lines[0]["workers"]] == [str(TINY)]
 
 
 def test_given_a_running_fleet_when_the_environment_names_another_then_that_one_is_used(cli, up):
@@ -124,6 +130,46 @@ def test_given_a_running_fleet_when_the_process_list_is_read_then_no_address_is_
     shown = " ".join(command_line(pid) for pid in up.children if "clipfleet.cli" in command_line(pid))
     assert "clipfleet.cli worker" in shown
     assert "redis://" not in shown
+
+
+def test_given_a_running_fleet_when_pictures_are_indexed_then_each_is_found_by_itself(cli, up, tmp_path):
+    chosen = tmp_path / "chosen"
+    chosen.mkdir()
+    names = [path.name for path in sorted(PICTURES.glob("*.png"))[::12]]
+    for name in names:
+        shutil.copy(PICTURES / name, chosen)
+    (chosen / "broken.png").write_bytes(b"no picture")
+    done = cli("index", str(chosen), "--json", "--collection", "some", cwd=up.folder)
+    assert done.code == 3
+    assert sorted(line["id"] for line in done.lines if line["ok"]) == names
+    assert [line["error"]["code"] for line in done.lines if not line["ok"]] == ["unsupported_media"]
+
+    done = cli(
+        "search",
+        "--image",
+        *[str(chosen / name) for name in names[:5]],
+        "--json",
+        "--collection",
+        "some",
+        cwd=up.folder,
+    )
+    assert [line["hits"][0]["id"] for line in done.lines] == names[:5]
+    assert all(line["hits"][0]["score"] == pytest.approx(1, abs=1e-3) for line in done.lines)
+    assert done.lines[0]["hits"][0]["metadata"] == {"path": names[0], "name": names[0]}
+
+    where = f'name == "{names[7]}"'
+    done = cli("search", "anything", "--filter", where, "--json", "--collection", "some", cwd=up.folder)
+    assert [hit["id"] for hit in done.lines[0]["hits"]] == [names[7]]
+
+
+def test_given_a_running_fleet_when_a_picture_is_embedded_then_its_vector_is_the_clients_own(cli, up):
+    pictures = [str(path) for path in sorted(PICTURES.glob("*.png"))[:64]]
+    together = [line["vector"] for line in cli("embed", "--json", "--image", *pictures, cwd=up.folder).lines]
+    alone = cli("embed", "--json", "--image", pictures[9], cwd=up.folder).lines[0]["vector"]
+    with Client(up.said["redis_url"]) as client:
+        vector = client.embed_image(Path(pictures[9])).vector.tolist()
+    for other in (alone, vector):
+        assert math.fsum(a * b for a, b in zip(together[9], other, strict=True)) >= 0.9999
 
 
 def test_when_up_is_killed_then_nothing_is_left_behind(other_up):
