@@ -148,6 +148,34 @@ def test_given_the_largest_limit_when_searched_then_all_rows_come(filled: tuple[
     assert len(found) == 60
 
 
+@pytest.mark.parametrize("fields", ["year", [1], [["year"]], {"year": 1}])
+def test_given_output_fields_that_are_no_list_of_keys_when_searched_then_it_is_a_bad_request(
+    filled: tuple[Store, str], fields: list[str]
+) -> None:
+    store, name = filled
+    with pytest.raises(RequestFailed, match="output_fields") as error:
+        store.search(name, rows()[0].vector[None], fingerprint=FINGERPRINT, limit=1, output_fields=fields)
+    assert error.value.code is ErrorCode.BAD_REQUEST
+
+
+def test_given_hnsw_when_rows_are_fresh_replaced_and_flushed_then_each_is_its_own_best_hit(uri: str, name: str) -> None:
+    store = Store(StoreConfig(uri, consistency="Strong", index="HNSW"))
+    info = store.ensure_collection(name, fingerprint=FINGERPRINT, dimension=DIMENSION)
+    assert info.index == "HNSW"
+    vectors = np.random.default_rng(3).standard_normal((400, DIMENSION)).astype(np.float32)
+    store.upsert(name, [Row(f"r{number}", vector) for number, vector in enumerate(-vectors)])
+
+    for flushed in (False, True):
+        store.upsert(name, [Row(f"r{number}", vector) for number, vector in enumerate(vectors)])
+        if flushed:
+            assert store.flush_quiet(0.0) == [name]
+        found = hits(store.search(name, vectors[::40], fingerprint=FINGERPRINT, limit=2, output_fields=[]))
+        assert [ranked[0].id for ranked in found] == [f"r{number}" for number in range(0, 400, 40)]
+        assert all(ranked[0].score > 0.999 for ranked in found)
+    assert store.count(name) == 400
+    store.close()
+
+
 def test_given_another_model_when_it_searches_then_it_is_refused(filled: tuple[Store, str]) -> None:
     store, name = filled
     with pytest.raises(RequestFailed, match=r"model-a.*model-b") as error:

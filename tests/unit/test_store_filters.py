@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
@@ -233,6 +233,7 @@ LITERAL = re.compile(r'"(?:[^"\\\r\n]|\\["\\nrt])*"')
 
 
 @given(st.text())
+@settings(deadline=None)
 def test_given_any_text_when_quoted_then_it_is_one_literal_that_reads_back_as_itself(text: str) -> None:
     quoted = quote(text)
 
@@ -241,6 +242,7 @@ def test_given_any_text_when_quoted_then_it_is_one_literal_that_reads_back_as_it
 
 
 @given(st.text(alphabet="ab\"\\'\n%_ ()[]=", max_size=12), st.text(alphabet="ab\"\\'\n%_ ()[]=", max_size=12))
+@settings(deadline=None)
 def test_given_any_text_when_in_a_filter_then_nothing_outside_its_literal_changes(left: str, right: str) -> None:
     def skeleton(text: str) -> str:
         return LITERAL.sub("?", compiled({"tag": text, "free": {"in": [text, 1]}, "id": {"!=": text}}))
@@ -250,6 +252,7 @@ def test_given_any_text_when_in_a_filter_then_nothing_outside_its_literal_change
 
 
 @given(st.text(max_size=40) | st.text(alphabet="abx=<>!()[]\"'\\.0123456789 andornotliketrue", max_size=40))
+@settings(deadline=None)
 def test_given_any_text_when_parsed_then_nothing_but_a_bad_request_is_raised(text: str) -> None:
     node = tree_or_none(text)
     assert node is None or isinstance(node, Compare | In | Like | Exists | And | Or | Not)
@@ -276,6 +279,7 @@ json_like = st.recursive(
 
 
 @given(json_like)
+@settings(deadline=None)
 def test_given_any_value_when_it_is_a_filter_then_nothing_but_a_bad_request_is_raised(value: object) -> None:
     node = tree_or_none(value)
     assert node is None or isinstance(value, str | dict)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
@@ -25,7 +25,7 @@ from clipfleet.store import (
 )
 from clipfleet.store.catalog import Spec, choose_index, read_description
 from clipfleet.store.retry import Verdict, classify, unavailable
-from clipfleet.store.rows import CHUNK_BYTES, chunks, encode_rows
+from clipfleet.store.rows import CHUNK_BYTES, Encoded, chunks, encode_rows
 from clipfleet.store.types import check_collection_name
 
 
@@ -96,6 +96,7 @@ def test_given_a_rate_limit_when_waited_for_then_longer_than_for_a_hiccup() -> N
 
 
 @given(st.integers(0, 10_000), st.floats(0, 1), st.floats(0, 10))
+@settings(deadline=None)
 def test_given_any_attempt_when_delayed_then_at_least_what_was_asked_and_at_most_5_s_more(
     attempt: int, jitter: float, asked: float
 ) -> None:
@@ -206,6 +207,12 @@ def test_given_an_unusable_name_when_checked_then_it_is_refused(name: str) -> No
         Field(name, "int")
 
 
+@pytest.mark.parametrize("name", [5, None, b"a", ["a"]])
+def test_given_no_text_as_a_name_when_checked_then_it_is_refused(name: object) -> None:
+    with pytest.raises(RequestFailed, match="no collection name"):
+        check_collection_name(name)
+
+
 @pytest.mark.parametrize("name", ["id", "vector", "Metadata", "year__set", "LIKE", "not", "json_contains_any", "true"])
 def test_given_a_word_of_ours_or_of_milvus_when_declared_then_it_is_refused(name: str) -> None:
     with pytest.raises(RequestFailed, match="cannot declare"):
@@ -301,13 +308,10 @@ def test_given_one_id_often_when_encoded_then_one_row_stands_for_all() -> None:
     assert list(failed) == [3]
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 65_000)), max_size=30), st.integers(1, 60))
-def test_given_any_rows_when_cut_then_order_is_kept_and_no_piece_is_too_large(
-    sizes: list[tuple[int, int]], repeat: int
-) -> None:
-    rows = [Row(f"r{i}", UNIT, {"t": "x" * size}) for i, (_, size) in enumerate(sizes * repeat)]
-    encoded, failed = encode_rows(rows, INFO)
-    assert not failed
+@given(st.lists(st.integers(0, 100_000) | st.just(CHUNK_BYTES - 1), max_size=40), st.integers(1, 60))
+@settings(deadline=None)
+def test_given_any_rows_when_cut_then_order_is_kept_and_no_piece_is_too_large(sizes: list[int], repeat: int) -> None:
+    encoded = [Encoded((position,), {}, size) for position, size in enumerate(sizes * repeat)]
     pieces = list(chunks(encoded))
     assert [row for piece in pieces for row in piece] == encoded
     assert all(0 < len(piece) <= 512 and sum(row.size for row in piece) <= CHUNK_BYTES for piece in pieces)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from clipfleet.store.connection import Refused
 
-__all__ = ["IDS_AT_ONCE", "check_ids", "check_limit", "hits_of", "pieces", "row_refused"]
+__all__ = ["IDS_AT_ONCE", "check_ids", "check_limit", "check_output_fields", "hits_of", "pieces", "row_refused"]
 
 IDS_AT_ONCE: Final = 256  # rows of 64 KiB metadata and their vectors stay well below the 64 MiB of one answer
 
@@ -30,6 +30,14 @@ def row_refused(error: Refused) -> RequestFailed:
     if error.verdict is Verdict.SPLIT or is_too_large(error.error):
         return error_for(ErrorCode.TOO_LARGE, "the row is larger than Milvus takes in one message")
     return error_for(ErrorCode.BAD_REQUEST, f"Milvus refuses the row: {error.text}")
+
+
+def check_output_fields(output_fields: object) -> None:
+    """Raise ``bad_request`` unless it is ``None`` or a list of texts."""
+    if output_fields is None:
+        return
+    if not isinstance(output_fields, list | tuple) or not all(isinstance(key, str) for key in output_fields):
+        raise error_for(ErrorCode.BAD_REQUEST, "output_fields is a list of metadata keys")
 
 
 def hits_of(found: Sequence[Any], output_fields: Sequence[str] | None) -> list[Hit]:

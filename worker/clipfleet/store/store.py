@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
-from clipfleet.store.answers import IDS_AT_ONCE, check_ids, check_limit, hits_of, pieces, row_refused
+from clipfleet.store.answers import (
+    IDS_AT_ONCE,
+    check_ids,
+    check_limit,
+    check_output_fields,
+    hits_of,
+    pieces,
+    row_refused,
+)
 from clipfleet.store.catalog import Catalog, Spec, mismatch, missing
 from clipfleet.store.compile import compile_filter, ids_expression
 from clipfleet.store.connection import Connection, Refused
@@ -134,6 +142,7 @@ class Store:
         if problem is not None:
             raise problem
         check_limit(limit)
+        check_output_fields(output_fields)
         refused = [check_vector(vector, info.dimension) for vector in vectors]
         queries = [vector for vector, problem in zip(vectors, refused, strict=True) if problem is None]
         request = {

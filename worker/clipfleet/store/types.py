@@ -54,13 +54,13 @@ _RESERVED_FIELDS = frozenset(
 )
 
 
-def check_collection_name(name: str) -> str:
+def check_collection_name(name: object) -> str:
     """Return ``name`` if Milvus takes it as a collection's name.
 
     Raises:
         RequestFailed: ``bad_request``, saying what a name looks like.
     """
-    if not _COLLECTION_NAME.fullmatch(name):
+    if not isinstance(name, str) or not _COLLECTION_NAME.fullmatch(name):
         raise error_for(
             ErrorCode.BAD_REQUEST,
             f"{name!r:.80} is no collection name: letters, digits and _, not starting with a digit, at most 128",
