@@ -14,13 +14,14 @@ import zlib
 from pathlib import Path
 
 import pytest
-from PIL import Image
-from support.waiting import wait_until
+from PIL import Image, PngImagePlugin
 
 from clipfleet.operators import ImageLimits, decode_image, silence_pillow
 from clipfleet.operators._avif import read_avif
 from clipfleet.operators._budget import Budget
+from clipfleet.operators.image import _heavy
 from clipfleet.schemas.errors import RequestFailed
+from support.waiting import wait_until
 
 HERE = Path(__file__).resolve().parent
 
@@ -137,6 +138,37 @@ def test_given_a_budget_then_what_runs_at_once_never_exceeds_it_and_nothing_star
         thread.join(30)
     assert sorted(done) == [3, 4, 5, 10, 99]
     assert max(most) <= 10
+
+
+def test_given_two_large_pictures_on_two_threads_then_the_second_waits_and_a_small_one_does_not(monkeypatch):
+    """The first is held in the middle of its decode; nobody else may be in there but a small one."""
+    limits = ImageLimits(max_pixels=100_000, heavy_pixels=1_000)
+    large, small = save(Image.new("RGB", (300, 300)), "PNG"), save(Image.new("RGB", (20, 20)), "PNG")
+    inside, release, loaded = threading.Event(), threading.Event(), []
+    true_load, given_back = PngImagePlugin.PngImageFile.load, []
+
+    def held(image):
+        loaded.append(image.size)
+        if image.size == (300, 300):
+            inside.set()
+            assert release.wait(10)
+        return true_load(image)
+
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", held)
+    monkeypatch.setattr("clipfleet.operators.image.give_back", lambda: given_back.append(1))
+    threads = [threading.Thread(target=decode_image, args=(large, limits)) for _ in range(2)]
+    threads[0].start()
+    assert inside.wait(10)
+    threads[1].start()
+    wait_until(lambda: len(_heavy._waiting) == 1, description="the second waits for its share")
+    assert decode_image(small, limits).size == (20, 20)
+    assert loaded.count((300, 300)) == 1
+    assert not given_back
+    release.set()
+    for thread in threads:
+        thread.join(10)
+    assert loaded.count((300, 300)) >= 2
+    assert len(given_back) == 2
 
 
 def test_given_a_small_share_and_a_large_one_waiting_then_the_large_one_goes_before_a_later_small_one():
@@ -307,7 +339,7 @@ def test_given_a_tiff_that_libtiff_complains_about_then_nothing_is_printed():
 HAIL = """
 import io, json, resource, sys, threading, zlib
 sys.path[:0] = {path!r}
-from PIL import Image
+from PIL import Image, PngImagePlugin
 import test_decode_limits as t
 from clipfleet.operators import ImageLimits, decode_image
 from clipfleet.schemas.errors import RequestFailed

@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -332,7 +333,14 @@ def test_given_a_packed_bomb_then_unpacked_bytes_count(serve):
     bomb = gzipped(bytes(50_000_000))
     assert len(bomb) < 100_000
     server = serve(response(bomb, Content_Encoding="gzip"))
-    assert failure_of(fetcher(server, max_bytes=1_000_000), f"http://e.test:{server.port}/").code == "too_large"
+    urls = fetcher(server, max_bytes=1_000_000)
+    tracemalloc.start()
+    try:
+        assert failure_of(urls, f"http://e.test:{server.port}/").code == "too_large"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8_000_000
 
 
 @pytest.mark.parametrize(
