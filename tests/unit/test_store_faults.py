@@ -134,6 +134,14 @@ def test_given_a_message_limit_when_upserted_then_the_batch_is_halved_until_it_f
     assert outcome.code is ErrorCode.TOO_LARGE
 
 
+def test_given_a_mistake_in_the_code_when_called_then_it_is_not_taken_for_an_absent_store(
+    store: Store, milvus: Milvus
+) -> None:
+    milvus.on_upsert = raising(TypeError("unexpected keyword"))  # type: ignore[method-assign]
+    with pytest.raises(TypeError):
+        store.upsert("c", rows(1))
+
+
 def test_given_fewer_rows_acknowledged_than_sent_then_none_is_taken_for_written(store: Store, milvus: Milvus) -> None:
     milvus.on_upsert = lambda name, batch: {"upsert_count": len(batch) - 1}  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match="1 of 2"):

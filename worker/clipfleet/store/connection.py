@@ -32,6 +32,9 @@ _GRPC_OPTIONS: Final = {
     "grpc.keepalive_permit_without_calls": 0,
 }
 
+# No answers of Milvus: waiting for them to pass would hide them until a deadline.
+_MISTAKES: Final = (ImportError, TypeError, AttributeError, LookupError, NameError, AssertionError)
+
 
 class Refused(ClipfleetError):
     """Milvus answered, and the same call again would get the same answer.
@@ -64,10 +67,13 @@ class Connection:
             StoreUnavailable: it is away, slow, loading, or asks for less.
             Refused: it answered no.
             RequestFailed: ``store_failed``, not retryable, when the token is refused.
+            ImportError: pymilvus is not installed.
         """
         try:
             bound = getattr(self._connected(), method)
             return bound(*args, timeout=timeout or self._config.timeout_s, **kwargs)
+        except _MISTAKES:
+            raise
         except Exception as error:  # noqa: BLE001 - two unrelated families of errors, and all of them are raised again
             self._translate(error, method)
 
