@@ -152,6 +152,14 @@ def test_given_nothing_that_could_be_indexed_when_indexed_then_it_is_never_a_suc
     assert cli("index", str(tmp_path / "empty"), **fleet).code == 1
 
 
+def test_given_no_worker_when_indexed_then_exit_code_4_before_anything_is_sent(cli, redis_server, keys, pictures):
+    done = cli("index", str(pictures), REDIS_URL=redis_server.url, CLIPFLEET_QUEUE=keys.queue)
+    assert done.code == 4
+    assert "unavailable: no worker on queue" in done.err
+    with redis_server.client() as client:
+        assert not client.exists(*keys.lanes)
+
+
 def test_given_a_source_that_is_not_there_when_indexed_then_wrong_usage(cli, fleet):
     done = cli("index", "nothing", **fleet)
     assert done.code == 2

@@ -11,10 +11,17 @@ if TYPE_CHECKING:
 __all__ = ["connect"]
 
 
-def connect(settings: Settings, *, lane: Literal["interactive", "bulk"] = "interactive") -> Client:
+def connect(
+    settings: Settings, *, lane: Literal["interactive", "bulk"] = "interactive", wait_for_worker: bool = False
+) -> Client:
     """A client of the fleet that ``settings`` name; a context manager."""
     from clipfleet.producer import Client  # noqa: PLC0415  not for --help
 
     return Client(
-        settings.redis_url, queue=settings.queue, prefix=settings.prefix, timeout=settings.timeout_s, lane=lane
+        settings.redis_url,
+        queue=settings.queue,
+        prefix=settings.prefix,
+        timeout=settings.timeout_s,
+        lane=lane,
+        wait_for_worker=wait_for_worker,
     )

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clipfleet.index.files import printable, read_picture
 from clipfleet.index.walk import Found, walk
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from clipfleet.producer.requests import NewRequest
 
 __all__ = ["Outcome", "Report", "index_folder"]
+
+# Failures that say nothing of the picture: nobody is there to take it.
+_FLEET_GONE: Final = frozenset(
+    {ErrorCode.UNAVAILABLE, ErrorCode.QUEUE_FULL, ErrorCode.EXPIRED, ErrorCode.STORE_FAILED, ErrorCode.CANCELLED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +81,12 @@ def index_folder(
     """Index every picture below ``sources``; see ``walk`` for what is taken and which ids they get.
 
     Metadata of each row: ``path`` (relative to its source) and ``name`` (the file's). Nothing is listed into memory;
-    a full queue is waited for; one bad picture never stops the others.
+    a full queue is waited for; one bad picture never stops the others. When ``max_in_flight`` pictures in a row fail
+    because nobody is there (no worker, no Redis, no store) the run is ``stopped``: a million more would fail alike.
 
     Args:
-        client: of the fleet; make it with ``lane="bulk"`` so that live queries go first.
+        client: of the fleet; make it with ``lane="bulk"`` so that live queries go first, and ``wait_for_worker=True``
+            so that a worker or Redis may be restarted meanwhile.
         sources: folders and single files.
         collection: where the rows go.
         max_in_flight: how many pictures are under way at most.
@@ -88,9 +95,8 @@ def index_folder(
 
     Raises:
         FileNotFoundError: a source does not exist.
-        Unavailable: no fleet.
     """
-    run = _Run(collection, guard)
+    run = _Run(collection, guard, patience=max_in_flight)
     report, began = Report(), time.monotonic()
     for result in client.map(run.requests([Path(source) for source in sources]), max_in_flight=max_in_flight):
         for outcome in (*run.unsent(), run.answered(result.error)):
@@ -104,8 +110,10 @@ def index_folder(
 class _Run:
     """The pictures between walk and answer, in order."""
 
-    def __init__(self, collection: str, guard: Callable[[int], str] | None) -> None:
+    def __init__(self, collection: str, guard: Callable[[int], str] | None, *, patience: int) -> None:
         self.stopped = ""
+        self._patience = patience
+        self._unanswered = 0
         self._collection = collection
         self._guard = guard
         self._order: deque[tuple[Found, RequestFailed | None]] = deque()
@@ -116,8 +124,9 @@ class _Run:
 
         sent = 0
         for found in walk(sources):
-            if self._guard is not None and (reason := self._guard(sent)):
-                self.stopped = reason
+            if self._guard is not None and not self.stopped:
+                self.stopped = self._guard(sent)
+            if self.stopped:
                 return
             try:
                 if found.error is not None:
@@ -139,6 +148,10 @@ class _Run:
 
     def answered(self, error: RequestFailed | None) -> Outcome:
         """The next answer."""
+        gone = error is not None and error.code in _FLEET_GONE
+        self._unanswered = self._unanswered + 1 if gone else 0
+        if self._unanswered >= self._patience and not self.stopped:
+            self.stopped = f"the last {self._unanswered} pictures were not answered: {error}"
         return _outcome(self._order.popleft()[0], error)
 
 

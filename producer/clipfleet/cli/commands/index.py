@@ -80,10 +80,11 @@ def run_index(
     from clipfleet.cli.progress import Progress  # noqa: PLC0415
     from clipfleet.index import index_folder, walk  # noqa: PLC0415
 
+    _check_worker(settings)
     tally = Tally(run.out)
     guard = RowGuard(settings, collection) if settings.milvus_is_lite else None
     with ExitStack() as stack:
-        client = stack.enter_context(connect(settings, lane=lane.value))
+        client = stack.enter_context(connect(settings, lane=lane.value, wait_for_worker=True))
         file = stack.enter_context(failures.open("w", encoding="utf-8")) if failures else None
         progress = stack.enter_context(Progress(run.out, "indexing", lambda: walk(paths)))
         show = _outcome_sink(run, progress, file)
@@ -96,6 +97,20 @@ def run_index(
     _summary(run, report, collection)
     code = tally.end()
     return 1 if report.stopped or (not report.indexed and not code) else code
+
+
+def _check_worker(settings: Settings) -> None:
+    """Nobody there at the start is an error; somebody being restarted in the night is waited for.
+
+    Raises:
+        Unavailable: no Redis, or no living worker.
+    """
+    from clipfleet.cli.queue import QueueView  # noqa: PLC0415
+    from clipfleet.schemas.errors import ErrorCode, Unavailable  # noqa: PLC0415
+
+    with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
+        if not view.living_workers():
+            raise Unavailable(ErrorCode.UNAVAILABLE, f"no worker on queue {settings.queue!r}")
 
 
 def _outcome_sink(run: Run, progress: Progress, file: IO[str] | None) -> Callable[[Outcome], None]:
