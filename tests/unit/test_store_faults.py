@@ -231,3 +231,16 @@ def test_given_a_busy_milvus_when_collections_are_listed_then_unloaded_ones_have
     milvus.on_query = raising(MilvusException(101, "not loaded"))  # type: ignore[attr-defined]
     (info,) = store.list_collections()
     assert (info.name, info.rows) == ("c", None)
+
+
+def test_given_a_fork_when_called_in_the_child_then_it_gets_a_client_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection = Store(StoreConfig("http://127.0.0.1:1"))._connection
+    monkeypatch.setattr(connection, "_make", Milvus)
+    first = connection._connected()
+    assert connection._connected() is first
+
+    monkeypatch.setattr("os.getpid", lambda: -1)
+
+    assert connection._connected() is not first
