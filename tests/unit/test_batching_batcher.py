@@ -23,7 +23,7 @@ def batcher_of(size: int = 4, delay: float = LONG, capacity: int | None = None) 
 
 
 def taken(batcher: Batcher[int]) -> Batch[int]:
-    batch = batcher.take(timeout=10)
+    batch = batcher.take(timeout=25)  # longer than its callers wait, as it would look again when it ends
     assert batch is not None
     return batch
 
@@ -42,7 +42,7 @@ def test_given_a_sleeping_taker_when_the_batch_fills_then_it_wakes() -> None:
         until_asleep(batcher._monitor)
         for item in range(5):
             batcher.put(item)
-        batch = taker.result(10)
+        batch = taker.result(5)
     assert (batch.items, batch.reason, len(batcher)) == ([0, 1, 2, 3], Reason.FULL, 1)
 
 
@@ -63,7 +63,7 @@ def test_given_a_sleeping_taker_when_an_older_item_comes_then_it_wakes_for_it() 
         until_asleep(batcher._monitor)
         batcher.put(1)
         batcher.put(2, enqueued_at=time.monotonic() - LONG)
-        assert taker.result(10).items == [1, 2]
+        assert taker.result(5).items == [1, 2]
 
 
 def test_given_siblings_in_decode_when_the_last_one_is_rejected_then_the_taker_wakes() -> None:
@@ -76,7 +76,7 @@ def test_given_siblings_in_decode_when_the_last_one_is_rejected_then_the_taker_w
         until_asleep(batcher._monitor)
         batcher.put(2, ticket=second)
         batcher.retract(third)
-        assert taker.result(10).items == [1, 2]
+        assert taker.result(5).items == [1, 2]
 
 
 def test_given_the_last_siblings_at_once_then_the_taker_wakes_and_each_keeps_its_age() -> None:
@@ -89,7 +89,7 @@ def test_given_the_last_siblings_at_once_then_the_taker_wakes_and_each_keeps_its
         taker = pool.submit(taken, batcher)
         until_asleep(batcher._monitor)
         batcher.put_many([2, 3], enqueued_at=[past + 1, past + 2], tickets=tickets[1:])
-        batch = taker.result(10)
+        batch = taker.result(5)
     assert (batch.items, batch.enqueued_at) == ([1, 2, 3], [past, past + 1, past + 2])
     assert batcher.stats().upstream == 0
 
@@ -240,7 +240,7 @@ def test_given_a_taker_of_a_group_when_any_stage_or_a_new_one_has_work_then_it_w
         taker = pool.submit(group.take)
         until_asleep(group._monitor)
         group.add("text", BatchPolicy(1, LONG)).put("x")
-        stage_and_batch = taker.result(10)
+        stage_and_batch = taker.result(5)
         assert stage_and_batch is not None
         assert (stage_and_batch[0], stage_and_batch[1].items) == ("text", ["x"])
         with pytest.raises(ValueError, match="already"):
@@ -268,7 +268,7 @@ def test_given_items_that_do_not_change_the_decision_then_the_taker_sleeps_on() 
         assert looked.wait(10)
         for item in range(1000):
             batcher.put(item)
-        batch = taker.result(10)
+        batch = taker.result(5)
     assert batch is not None
     assert len(batch) == 1000
     assert woken <= 3, "first look, first item, full"

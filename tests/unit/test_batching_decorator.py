@@ -439,7 +439,8 @@ def test_given_a_fork_then_the_child_has_its_own_thread_and_context() -> None:
             try:
                 answer = str(predict.call(2, 10)).encode()
                 # The lock stays held for ever here: the end of the function must not touch it either.
-                signal.alarm(10)
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(5)
                 del predict
                 gc.collect()
                 os.write(writer, answer)
