@@ -334,6 +334,7 @@ def test_given_any_filter_when_queried_then_the_rows_are_those_that_it_describes
 
 
 @pytest.mark.fuzz
+@pytest.mark.timeout(1200)
 @given(node=filters)
 @settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_given_very_many_filters_when_queried_then_the_rows_are_those_that_they_describe(
