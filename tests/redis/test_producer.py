@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -379,3 +380,13 @@ def test_results_do_not_stay_in_the_inbox(client, worker, redis_client):
     list(client.map(requests.echo(n) for n in range(100)))
     inbox = client._backend.inbox_key
     wait_until(lambda: redis_client.llen(inbox) == 0, 5, "the inbox to be cut off")
+
+
+def test_a_client_that_nobody_holds_serves_its_jobs_and_then_ends(redis_server, keys, worker):
+    threads = threading.active_count()
+    job = Client(redis_server.url.replace("127.0.0.1", "localhost"), queue=keys.queue).submit("echo", {"data": 1})
+    gc.collect()
+    assert job.result(10).outputs == {"data": 1}
+    del job
+    gc.collect()
+    wait_until(lambda: threading.active_count() == threads, 5, "its thread to end")

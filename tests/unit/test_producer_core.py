@@ -429,3 +429,26 @@ def test_the_remedy_for_an_error(text, remedy):
 def test_moved_says_where_to():
     assert broken_by(hiredis.ReplyError("MOVED 866 10.0.0.7:7001")).moved_to == "10.0.0.7:7001"
     assert broken_by(hiredis.ReplyError("READONLY no")).moved_to == ""
+
+
+def test_an_outage_leaves_nothing_of_the_requests_that_it_ended():
+    harness = Harness(wait_for_worker=False)
+    harness.core.away("connection refused", harness.now)
+    for number in range(100):
+        harness.submit(str(number), timeout=1)
+    assert harness.core.wants_commands
+    harness.now += 2
+    harness.core.tick(harness.now)
+    assert len(harness.core.take_finished()) == 100
+    assert not harness.core.wants_commands
+
+
+def test_a_call_whose_requests_all_ended_is_not_sent_again():
+    harness = Harness()
+    harness.submit(timeout=1)
+    (call,) = harness.commands()
+    call.lost(harness.now)
+    harness.now += 2
+    harness.core.tick(harness.now)
+    assert harness.commands() == []
+    assert not harness.core.wants_commands

@@ -116,8 +116,8 @@ class Delivery:
             message = Request(
                 request_id,
                 request.pipeline,
-                dict(request.inputs),
-                dict(request.options),
+                request.inputs,
+                request.options,
                 inbox_key if self.reply == "inbox" else None,
                 self.reply_ttl_ms,
                 self.trace,

@@ -85,8 +85,8 @@ class NewRequest:
     """
 
     pipeline: str
-    inputs: Mapping[str, Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
     timeout: float | None = None
     id: str | None = None
     tag: object = None

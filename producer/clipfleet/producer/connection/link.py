@@ -104,6 +104,12 @@ class Wire(asyncio.Protocol):
         except LinkBroken:
             command.lost(now)
             raise
+        except Exception as error:
+            # An answer of no known shape must not leave its command open for ever.
+            command.lost(now)
+            raise LinkBroken(
+                f"{command.args[0]!r} was answered by {reply!r:.200}: {error!r}", by_answer=True
+            ) from error
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""

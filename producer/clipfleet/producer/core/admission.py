@@ -48,6 +48,15 @@ class Call:
         self.whole_script = False
         self.confirming = False
 
+    @property
+    def undecided(self) -> bool:
+        """Whether a request still waits for its answer."""
+        return any(request.stage is Stage.CALLING for request in self.requests)
+
+    def too_old(self, now: float) -> bool:
+        """Whether the script may have forgotten it: see the head of this file."""
+        return self.first_sent is not None and now - self.first_sent > RESEND_FOR_S
+
 
 class Admission:
     """Makes calls of requests and verdicts of answers.
@@ -88,6 +97,12 @@ class Admission:
         """Requests that are in no call yet."""
         return [request for lane in self._waiting.values() for request in lane if request.stage is Stage.WAITING]
 
+    def forget_ended(self) -> None:
+        """Drop what ended before it could be sent: an outage may last, and its requests must not pile up."""
+        for lane, waiting in self._waiting.items():
+            self._waiting[lane] = deque(request for request in waiting if request.stage is Stage.WAITING)
+        self._again = deque(call for call in self._again if call.undecided)
+
     @property
     def idle(self) -> bool:
         """Whether there is nothing to send."""
@@ -105,9 +120,7 @@ class Admission:
             call = self._again.popleft()
             if call.not_before > now:
                 self._again.append(call)
-            elif call.first_sent is not None and now - call.first_sent > RESEND_FOR_S:
-                continue  # for better or worse: see the head of this file
-            else:
+            elif call.undecided and not call.too_old(now):
                 commands += self._send(call, now)
         if fresh:
             for lane in Lane:
@@ -166,8 +179,7 @@ class Admission:
     def _lost(self, call: Call) -> None:
         self._flying[call.lane] -= 1
         call.confirming = False
-        if any(request.stage is Stage.CALLING for request in call.requests):
-            self._again.append(call)
+        self._again.append(call)
 
     def _answered(self, call: Call, reply: Reply, now: float) -> None:
         if isinstance(reply, Exception):
@@ -225,8 +237,7 @@ class Admission:
         if call.confirming:
             call.confirming = False
             call.not_before = not_before
-            if any(request.stage is Stage.CALLING for request in call.requests):
-                self._again.append(call)
+            self._again.append(call)
 
 
 def _refusal(answer: bytes, retry_after_ms: int) -> RequestFailed:

@@ -100,6 +100,7 @@ class Core:
         """End whatever is unanswered."""
         for request in list(self.unanswered.values()):
             self._fail(request, error_for(error.code, error.message))
+        self._admission.forget_ended()
 
     def take_finished(self) -> list[Pending]:
         """Requests whose waiters are to be told, each once."""
@@ -165,6 +166,7 @@ class Core:
             for request in self._admission.waiting():
                 if now >= self._patience_ends(request, self._down_since):
                     self._fail(request, self._redis_away())
+            self._admission.forget_ended()
         if now < self._next_deadline:
             return
         earliest = math.inf
@@ -174,6 +176,7 @@ class Core:
             else:
                 self._fail(request, self._overdue(request, now))
         self._next_deadline = earliest
+        self._admission.forget_ended()
 
     def due(self, now: float) -> float:
         """When ``tick`` or a pump has work to do though nothing arrives; infinity when never."""

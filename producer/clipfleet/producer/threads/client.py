@@ -162,7 +162,7 @@ class Client(Calls[Result]):
             raise ValueError("an id matches [A-Za-z0-9_-]{1,64}")
         now = time.monotonic()
         timeout = self._config.timeout_s or DEFAULT_TTL_MS / 1000
-        job = Job(self._running(), id, self._config.lane, b"", now, now + timeout, inbox=False)
+        job = Job(self._running(), self, id, self._config.lane, b"", now, now + timeout, inbox=False)
         job.stage = Stage.ACCEPTED
         return job
 
@@ -205,7 +205,9 @@ class Client(Calls[Result]):
         self._config.check_room(backend.unanswered)
         request_id, payload = delivery.encode(request, backend.inbox_key)
         now = time.monotonic()
-        job = Job(backend, request_id, lane, payload, now, now + timeout, inbox=delivery.reply == "inbox", sink=sink)
+        job = Job(
+            backend, self, request_id, lane, payload, now, now + timeout, inbox=delivery.reply == "inbox", sink=sink
+        )
         backend.add(job)
         return job
 

@@ -30,13 +30,14 @@ class Job(Pending):
         id: with it, ``client.job(id)`` finds the result of a request sent with ``reply="key"``.
     """
 
-    __slots__ = ("_backend", "_done_latch", "_sink", "_taken_latch", "entry")
+    __slots__ = ("_backend", "_client", "_done_latch", "_sink", "_taken_latch", "entry")
 
     def __init__(
-        self, backend: ThreadBackend, *args: Any, sink: SimpleQueue[Job] | None = None, **options: Any
+        self, backend: ThreadBackend, client: object, *args: Any, sink: SimpleQueue[Job] | None = None, **options: Any
     ) -> None:
         super().__init__(*args, **options)
         self._backend = backend
+        self._client = client  # closed when nobody holds it any more; a request under way does
         self._sink = sink
         self._done_latch: threading.Lock | None = None
         self._taken_latch: threading.Lock | None = None
