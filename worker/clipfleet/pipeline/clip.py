@@ -18,6 +18,7 @@ echo          none
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,13 +55,14 @@ class Clip:
         runtime: the two towers.
         tokenize: text to ids int64 [L] and whether it was cut.
         prepare: encoded picture to pixels uint8 [h, w, 3].
-        fetch: ``{url}`` or ``{path}`` to the encoded picture, or ``fetch_forbidden``.
+        fetch: a picture as the request gives it (bytes, ``{url}``, ``{path}``), and the seconds left for it, to the
+            encoded picture; or ``fetch_forbidden``.
     """
 
     runtime: Runtime
     tokenize: Callable[[str], tuple[NDArray[np.int64], bool]]
-    prepare: Callable[[bytes], NDArray[np.uint8]]
-    fetch: Callable[[dict[str, str]], bytes]
+    prepare: Callable[[Any], NDArray[np.uint8]]
+    fetch: Callable[[Any, float], Any]
 
     @property
     def fingerprint(self) -> str:
@@ -181,8 +183,7 @@ def _delete(request: Request) -> Plan:
 
 def _decoder(clip: Clip) -> Callable[[Work], Any]:
     def decode(work: Work) -> NDArray[np.uint8]:
-        image = work.value
-        return clip.prepare(clip.fetch(image) if isinstance(image, dict) else image)
+        return clip.prepare(clip.fetch(work.value, work.deadline - time.monotonic()))
 
     return decode
 

@@ -44,6 +44,7 @@ class Work:
         plan: which stages it takes.
         entry: what the caller of the stages knows it by: a worker's lease on it.
         enqueued_at: monotonic seconds from which its age counts.
+        deadline: monotonic seconds after which nobody waits for it.
         lane: whose items go first.
         value: what the next stage gets.
         step: index of the next stage.
@@ -57,6 +58,7 @@ class Work:
     plan: Plan
     entry: Any
     enqueued_at: float
+    deadline: float
     lane: Any
     value: Any
     step: int = 0

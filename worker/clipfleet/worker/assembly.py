@@ -82,8 +82,10 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
 def _load_clip(config: WorkerConfig, device: str, threads: int) -> Clip:
     from clipfleet.models import Tokenize, open_runtime, resolve_model  # noqa: PLC0415  (a second of import)
     from clipfleet.operators import ImageLimits, prepare_image, silence_pillow  # noqa: PLC0415
+    from clipfleet.operators.fetch import Fetcher, PathRoots, UrlFetcher  # noqa: PLC0415
 
     silence_pillow()
+    fetcher = Fetcher(PathRoots(config.allow_roots), UrlFetcher(enabled=config.allow_urls))
     bundle = resolve_model(config.model)
     runtime = open_runtime(bundle, device=device, providers=config.providers, threads=threads)
     image, limits = bundle.config.image, ImageLimits(max_bytes=config.max_request_bytes)
@@ -91,16 +93,8 @@ def _load_clip(config: WorkerConfig, device: str, threads: int) -> Clip:
         runtime,
         Tokenize(bundle.config.text, bundle.tokenizer_file),
         lambda data: prepare_image(data, image, limits),
-        _fetcher(config),
+        lambda picture, left_s: fetcher.fetch(picture, timeout_s=left_s),
     )
-
-
-def _fetcher(config: WorkerConfig) -> Callable[[dict[str, str]], bytes]:
-    from clipfleet.operators.fetch import PathRoots, UrlFetcher  # noqa: PLC0415
-
-    roots = PathRoots(config.allow_roots)
-    urls = UrlFetcher(enabled=config.allow_urls)
-    return lambda where: roots.read(where["path"]) if "path" in where else urls.read(where["url"])
 
 
 def _open_store(config: WorkerConfig) -> Store | None:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+import redis
 
 if TYPE_CHECKING:
     from redis import Redis
 
-__all__ = ["LOST", "connect"]
+__all__ = ["LOST", "REFUSED", "connect"]
 
 # What says that the server is away or not itself, and that the same command may be sent again later.
 LOST = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ReadOnlyError, redis.BusyLoadingError, OSError)
+# And whatever a server answers while its disk is full, its script is busy, its group flushed, its ACL being edited: a
+# worker waits it out. If it died of it instead, its requests would be a death nearer to `poisoned`.
+REFUSED = (*LOST, redis.ResponseError)
 
 
 def connect(url: str, *, timeout_s: float = 3.0) -> Redis:

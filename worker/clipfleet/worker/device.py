@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import Closed
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
-from clipfleet.worker.connection import LOST
+from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.isolate import Isolator
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.settler import Outcome
@@ -98,7 +98,7 @@ class DeviceLoop:
             try:
                 ours = self._context.owned(self._stream, works)
                 cancelled = self._stream.cancelled([work.request.id for work in ours])
-            except LOST as error:
+            except REFUSED as error:
                 self._patience.trouble(error)
             else:
                 self._patience.fine()

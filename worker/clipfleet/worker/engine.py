@@ -16,7 +16,7 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any
 
-from clipfleet.batching import BatcherGroup, Closed
+from clipfleet.batching import BatcherGroup, Closed, Lane
 from clipfleet.pipeline.stage import BatchStage, EachStage
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 from clipfleet.worker.device import DeviceLoop
@@ -216,12 +216,18 @@ class Engine:
         batcher = self._groups[stage.resource][name]
         if stage.resource.startswith("store"):
             self._context.ledger.to_store([work.entry for work in works])
-        try:
-            for work in works:
-                batcher.put(work, enqueued_at=work.enqueued_at, lane=work.lane, ticket=work.ticket)
+        for lane in Lane:
+            mine = [work for work in works if work.lane is lane]
+            # From a preparing stage all come with a ticket, from elsewhere none does.
+            tickets = [work.ticket for work in mine if work.ticket is not None]
+            try:
+                batcher.put_many(
+                    mine, enqueued_at=[work.enqueued_at for work in mine], lane=lane, tickets=tickets or None
+                )
+            except Closed:
+                return  # stopping: what is not taken any more stays held, and is handed back
+            for work in mine:
                 work.ticket = None
-        except Closed:
-            return  # stopping: what is not taken any more stays held, and is handed back
 
     def _finish(self, work: Work) -> Outcome:
         try:

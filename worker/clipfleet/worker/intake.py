@@ -9,18 +9,15 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from redis.exceptions import ResponseError
-
 from clipfleet.batching import Lane as Priority
 from clipfleet.pipeline.work import Work
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.schemas.keys import Lane
-from clipfleet.worker.connection import LOST
+from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.entry import Entry, open_entry
 from clipfleet.worker.incident import incident
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.settler import Outcome
-from clipfleet.worker.stream import is_group_lost, is_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,13 +65,8 @@ class Intake:
         while not self._context.stop.is_set():
             try:
                 self._step()
-            except LOST as error:
-                self._ensured = False
-                self._patience.trouble(error)
-            except ResponseError as error:
-                # FLUSHALL and failover take the group away under a blocked reader; at maxmemory it cannot be made.
-                if not (is_group_lost(error) or is_out_of_memory(error)):
-                    raise
+            except REFUSED as error:
+                # FLUSHALL and failover take the group away, also under a blocked reader: nothing stays "ensured".
                 self._ensured = False
                 self._patience.trouble(error)
 
@@ -158,7 +150,7 @@ class Intake:
             for one in deliveries
         ]
         self._context.ledger.add(entries)
-        cancelled = self._stream.cancelled([entry.id for entry in entries])
+        cancelled = self._cancelled(entries)
         outcomes: list[Outcome] = []
         works: list[Work] = []
         for entry, unwanted in zip(entries, cancelled, strict=True):
@@ -170,6 +162,14 @@ class Intake:
                 self._plan(entry, works, outcomes)
         self._context.settler.put(outcomes)
         self._engine.submit(self._storable(works))
+
+    def _cancelled(self, entries: Sequence[Entry]) -> list[bool]:
+        """Which are not wanted any more. What is held must go on whatever Redis says: it is asked again later."""
+        try:
+            return self._stream.cancelled([entry.id for entry in entries])
+        except REFUSED as error:
+            self._patience.trouble(error)
+            return [False] * len(entries)
 
     def _verdict(self, entry: Entry, *, unwanted: bool) -> Outcome | None:
         """How an entry ends without being run, or None."""
@@ -205,7 +205,10 @@ class Intake:
             return
         bulk = entry.lane == self._config.keys.lane(Lane.BULK)
         priority = Priority.BULK if bulk else Priority.INTERACTIVE
-        works.append(Work(request, plan, entry, self._enqueued_at(entry), priority, plan.value, mark=entry.read_at))
+        deadline = time.monotonic() + (entry.deadline_ms - self._context.clock.now_ms()) / 1000.0
+        works.append(
+            Work(request, plan, entry, self._enqueued_at(entry), deadline, priority, plan.value, mark=entry.read_at)
+        )
 
     def _enqueued_at(self, entry: Entry) -> float:
         """When its age began, by the monotonic clock: at most ``max_delay`` ago, since older is no more overdue."""
@@ -231,7 +234,10 @@ class Intake:
         self._context.settler.put(hopeless)
         for lane in self._config.keys.lanes:
             ids = [(entry.stream_id, entry.deliveries - 1) for entry in parked if entry.lane == lane]
-            self._stream.hand_back(lane, ids, idle_ms=max(0, self._config.lease_ms - PARK_MS))
+            try:
+                self._stream.hand_back(lane, ids, idle_ms=max(0, self._config.lease_ms - PARK_MS))
+            except REFUSED as error:  # their leases will run out instead
+                self._patience.trouble(error)
         self._context.ledger.remove(parked)
         return [work for work in works if not work.plan.needs_store]
 

@@ -19,7 +19,7 @@ from clipfleet.schemas.errors import ClipfleetError
 from clipfleet.worker.assembly import Assembled, assemble
 from clipfleet.worker.clock import ServerClock
 from clipfleet.worker.config import WorkerConfig
-from clipfleet.worker.connection import LOST
+from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.context import Context
 from clipfleet.worker.control import CANNOT_START, Channel
 from clipfleet.worker.engine import Engine
@@ -160,7 +160,7 @@ class Process:
             mine = [(entry.stream_id, entry.deliveries - 1) for entry in entries if entry.lane == lane]
             try:
                 stream.hand_back(lane, mine, idle_ms=self._config.lease_ms)
-            except LOST as error:
+            except REFUSED as error:
                 log.warning("%d requests could not be handed back; their leases will run out: %s", len(mine), error)
         stream.wire.close()
         self._ledger.remove(entries)

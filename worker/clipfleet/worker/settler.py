@@ -7,11 +7,9 @@ import queue
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from redis.exceptions import ResponseError
-
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
 from clipfleet.schemas.result import encode_failure, encode_success
-from clipfleet.worker.connection import LOST
+from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.letters import dead_letter
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.stream import Settlement
@@ -29,6 +27,8 @@ __all__ = ["Outcome", "Settler"]
 
 log = logging.getLogger(__name__)
 MOST_AT_ONCE = 512
+# What settle.lua itself says of a reply_to that it cannot write; everything else passes (a full disk, a failover).
+FOR_GOOD = ("WRONGTYPE", "ERR settle")
 
 
 class Outcome(NamedTuple):
@@ -87,29 +87,30 @@ class Settler:
     def _settle(self, outcomes: Sequence[Outcome]) -> None:
         self._hooks.before_settle(len(outcomes))
         settlements = [self._settlement(outcome) for outcome in outcomes]
-        replies = self._send(settlements)
-        again = [
-            self._buried(outcome, reply)
-            for outcome, reply in zip(outcomes, replies, strict=True)
-            if isinstance(reply, Exception)
-        ]
-        if again:
-            for reply in self._send(again):
-                if isinstance(reply, Exception):
-                    log.error("a request could not be settled: %s", reply)
+        refused = self._send(settlements)
+        if refused:
+            self._send([self._buried(outcomes[place], error) for place, error in refused.items()])
         self.settled += len(outcomes)
         self.failed += sum(1 for outcome in outcomes if outcome.error is not None)
         self._ledger.remove([outcome.entry for outcome in outcomes])
 
-    def _send(self, settlements: Sequence[Settlement]) -> list[int | Exception]:
-        while True:
+    def _send(self, settlements: Sequence[Settlement]) -> dict[int, Exception]:
+        """Settle them all, however long Redis takes; what a script refused for good, by place."""
+        refused: dict[int, Exception] = {}
+        places = list(range(len(settlements)))
+        while places:
             try:
-                replies = self._stream.settle(settlements)
-            except LOST as error:
+                replies = self._stream.settle([settlements[place] for place in places])
+            except REFUSED as error:
                 self._patience.trouble(error)
                 continue
-            self._patience.fine()
-            return replies
+            errors = {place: one for place, one in zip(places, replies, strict=True) if isinstance(one, Exception)}
+            refused |= {place: error for place, error in errors.items() if str(error).startswith(FOR_GOOD)}
+            places = [place for place in errors if place not in refused]
+            if places:
+                self._patience.trouble(errors[places[0]])
+        self._patience.fine()
+        return refused
 
     def _settlement(self, outcome: Outcome) -> Settlement:
         entry, error = outcome.entry, outcome.error
@@ -145,8 +146,6 @@ class Settler:
 
     def _buried(self, outcome: Outcome, reply: Exception) -> Settlement:
         """What becomes of an answer that the script refused: its ``reply_to`` holds something else than a list."""
-        if not isinstance(reply, ResponseError):
-            raise reply
         log.warning("request %s cannot be answered: %s", outcome.entry.id, reply)
         error = outcome.error or error_for(ErrorCode.BAD_REQUEST, f"its reply_to cannot be written: {reply}")
         entry = outcome.entry

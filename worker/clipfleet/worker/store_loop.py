@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import Closed
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
-from clipfleet.worker.connection import LOST
+from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.incident import incident
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.settler import Outcome
@@ -79,7 +79,7 @@ class StoreLoop:
                 attempt += 1
                 self._context.stop.wait(self._patient_for(works, delay or LOOK_AGAIN_S))
                 works += self._group[name].drain()
-            except LOST as error:
+            except REFUSED as error:
                 self._patience.trouble(error)
             else:
                 self.troubled = False
@@ -99,7 +99,7 @@ class StoreLoop:
         hooks.before_store(name, works)
         try:
             values = self._stages[name].run(works)
-        except (StoreUnavailable, *LOST):
+        except (StoreUnavailable, *REFUSED):
             raise
         except RequestFailed as error:
             return [error] * len(works)

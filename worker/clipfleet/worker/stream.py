@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clipfleet.schemas.keys import QueueKeys
     from clipfleet.worker.wire import Wire
 
-__all__ = ["Delivery", "QueueStream", "Reclaimed", "Settlement", "is_group_lost", "is_out_of_memory"]
+__all__ = ["Delivery", "QueueStream", "Reclaimed", "Settlement", "is_out_of_memory"]
 
 
 class Delivery(NamedTuple):
@@ -196,11 +196,6 @@ class QueueStream:
                 if fields[b"pending"] == 0 and fields[b"idle"] >= min_idle_ms:
                     found.add(fields[b"name"].decode())
         return found
-
-
-def is_group_lost(error: Exception) -> bool:
-    """Whether the stream or its group is gone (FLUSHALL, failover): 7.0 says UNBLOCKED, 8.x says NOGROUP."""
-    return isinstance(error, ResponseError) and str(error).startswith(("NOGROUP", "UNBLOCKED"))
 
 
 def is_out_of_memory(error: Exception) -> bool:

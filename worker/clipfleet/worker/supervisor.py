@@ -16,13 +16,11 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from redis.exceptions import ResponseError
-
 from clipfleet.models.devices import choose_devices
 from clipfleet.schemas.errors import ClipfleetError
 from clipfleet.worker.child import Child
 from clipfleet.worker.config import NO_MODEL
-from clipfleet.worker.connection import LOST
+from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.control import CANNOT_START
 from clipfleet.worker.fleet import Fleet, FleetRefused
 
@@ -96,7 +94,7 @@ class Supervisor:
                 self._heartbeat_at = now + HEARTBEAT_EVERY_S
                 self._fleet.heartbeat([child for child in self._children.values() if child.joined])
             self._fleet.patience.fine()
-        except (*LOST, ResponseError) as error:
+        except REFUSED as error:
             self._renew_at = 0.0
             self._fleet.patience.trouble(error)
 
@@ -118,7 +116,7 @@ class Supervisor:
             if child.facts and not child.joined:
                 try:
                     self._fleet.join(child)
-                except (*LOST, ResponseError) as error:
+                except REFUSED as error:
                     self._fleet.patience.trouble(error)
                     return
                 child.joined = True
@@ -170,7 +168,7 @@ class Supervisor:
         """
         try:
             self._fleet.release(child.name, child.held, unrun=unrun)
-        except (*LOST, ResponseError) as error:
+        except REFUSED as error:
             log.warning("worker %s: its leases will run out by themselves: %s", child.name, error)
 
     # The end ------------------------------------------------------------------------------------------------------
@@ -189,7 +187,7 @@ class Supervisor:
                 self._renew_at = time.monotonic() + self._config.lease_ms / 3000.0
                 try:
                     self._renew()
-                except (*LOST, ResponseError) as error:
+                except REFUSED as error:
                     log.warning("leases cannot be renewed: %s", error)
         for child in self._children.values():
             if child.exit_code is None:

@@ -1,0 +1,111 @@
+"""The settler against a real Redis: what happens to answers that cannot be given."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.schemas.limits import GROUP
+from clipfleet.schemas.request import Request
+from clipfleet.schemas.result import decode_result
+from clipfleet.worker.entry import Entry, open_entry
+from clipfleet.worker.hooks import Hooks
+from clipfleet.worker.ledger import Ledger
+from clipfleet.worker.settler import Outcome, Settler
+from clipfleet.worker.stream import QueueStream
+from clipfleet.worker.wire import Wire
+from support.fleet import admit
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+    from clipfleet.schemas.keys import QueueKeys
+    from support.redis_server import RedisServer
+
+
+@pytest.fixture
+def stream(redis_server: RedisServer, redis_client: redis.Redis, keys: QueueKeys) -> Iterator[QueueStream]:
+    made = QueueStream(Wire(redis_server.url), keys, "me")
+    made.ensure_groups()
+    yield made
+    made.wire.close()
+
+
+@pytest.fixture
+def settler(redis_server: RedisServer, stream: QueueStream) -> Iterator[Settler]:
+    own = QueueStream(Wire(redis_server.url), stream.keys, "me")
+    made = Settler(own, Ledger(10.0, lambda _a, _r: None), Hooks())
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    yield made
+    made.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    own.wire.close()
+
+
+def deliver(redis_client: redis.Redis, stream: QueueStream, *ids: str) -> list[Entry]:
+    admit(redis_client, stream.keys, [Request(one, "echo", {"data": 1}) for one in ids])
+    return [
+        open_entry(one.lane, one.stream_id, one.fields, stream.keys, deliveries=1, read_at=0.0, max_bytes=10**6)
+        for one in stream.read({stream.keys.lanes[0]: 100})
+    ]
+
+
+def test_an_unwritable_reply_to_buries_the_request_and_not_its_neighbours(
+    redis_client: redis.Redis, stream: QueueStream, settler: Settler
+) -> None:
+    good, bad = deliver(redis_client, stream, "good", "bad")
+    redis_client.set(stream.keys.result("bad"), "a string", px=60_000)
+    settler.put([Outcome(bad, outputs={"data": 1}), Outcome(good, outputs={"data": 1})])
+    wait_until(lambda: redis_client.xlen(stream.keys.lanes[0]) == 0, 10, "both settled")
+    assert decode_result(redis_client.lindex(stream.keys.result("good"), 0)).ok
+    ((_, letter),) = redis_client.xrange(stream.keys.dead)
+    assert letter[b"id"] == b"bad"
+    assert redis_client.get(stream.keys.result("bad")) == b"a string"
+
+
+def test_failures_of_a_worker_count_from_the_owner_alone(
+    redis_client: redis.Redis, stream: QueueStream, settler: Settler
+) -> None:
+    # Given two requests that another worker has taken over
+    one, two = deliver(redis_client, stream, "one", "two")
+    redis_client.xclaim(stream.keys.lanes[0], GROUP, "another", 0, [one.stream_id, two.stream_id])
+    # When this one reports a failure of its own, and a verdict on the item
+    settler.put([Outcome(one, error_for(ErrorCode.MODEL_FAILED)), Outcome(two, error_for(ErrorCode.CORRUPT_IMAGE))])
+    wait_until(lambda: redis_client.llen(stream.keys.result("two")) == 1, 10, "the verdict")
+    # Then the failure did not count
+    assert redis_client.exists(stream.keys.result("one")) == 0
+    assert redis_client.xpending(stream.keys.lanes[0], GROUP)["pending"] == 1
+    settler.put([Outcome(one, outputs={"data": 1})])
+    wait_until(lambda: redis_client.xlen(stream.keys.lanes[0]) == 0, 10, "settled by a success")
+
+
+def test_settling_waits_out_a_server_that_refuses_for_a_while(
+    redis_client: redis.Redis, stream: QueueStream, settler: Settler
+) -> None:
+    # Given a server on which the settler may run no scripts, as while an ACL is edited
+    (entry,) = deliver(redis_client, stream, "patient")
+    redis_client.acl_setuser("default", enabled=True, commands=["+@all", "-evalsha"])
+    try:
+        settler.put([Outcome(entry, outputs={"data": 1})])
+        waiting = settler._patience
+        wait_until(lambda: waiting._failures > 0, 10, "a refusal")
+        assert redis_client.exists(stream.keys.result("patient")) == 0
+    finally:
+        redis_client.acl_setuser("default", enabled=True, commands=["+@all"])
+    wait_until(lambda: redis_client.llen(stream.keys.result("patient")) == 1, 10, "the answer")
+
+
+def test_outputs_that_msgpack_cannot_carry_are_an_error_result(
+    redis_client: redis.Redis, stream: QueueStream, settler: Settler
+) -> None:
+    (entry,) = deliver(redis_client, stream, "odd")
+    settler.put([Outcome(entry, outputs={"data": {1, 2}})])
+    raw = wait_until(lambda: redis_client.lindex(stream.keys.result("odd"), 0), 10, "the answer")
+    assert decode_result(raw).error.code is ErrorCode.INTERNAL
