@@ -36,8 +36,8 @@ def open_store(server: LiteServer, **options: object) -> Store:
     return Store(StoreConfig(server.uri, **{"timeout_s": 5.0, "consistency": "Strong", **options}))
 
 
-def some_rows(start: int, count: int, generation: int = 0) -> list[Row]:
-    vectors = np.random.default_rng(start + generation).standard_normal((count, DIMENSION)).astype(np.float32)
+def some_rows(start: int, count: int, generation: int = 0, dimension: int = DIMENSION) -> list[Row]:
+    vectors = np.random.default_rng(start + generation).standard_normal((count, dimension)).astype(np.float32)
     return [Row(f"r{start + i}", vectors[i], {"n": start + i, "generation": generation}) for i in range(count)]
 
 
@@ -173,7 +173,7 @@ def test_given_an_owner_that_dies_when_another_starts_then_the_folder_is_free(
 
 def test_given_kill_9_in_mid_write_when_restarted_then_every_acknowledged_row_is_there(server: LiteServer) -> None:
     store = open_store(server)
-    store.ensure_collection("c", fingerprint="f", dimension=DIMENSION)
+    store.ensure_collection("c", fingerprint="f", dimension=512)
     acknowledged: dict[str, int] = {}
     enough = Event()
 
@@ -181,7 +181,7 @@ def test_given_kill_9_in_mid_write_when_restarted_then_every_acknowledged_row_is
         generation = 0
         while True:
             for start in range(0, 1024, 128):
-                batch = some_rows(start, 128, generation)
+                batch = some_rows(start, 128, generation, dimension=512)
                 try:
                     assert not any(store.upsert("c", batch))
                 except StoreUnavailable:
@@ -215,25 +215,27 @@ def write_and_read(server: LiteServer, writers: int, batches: int, readers: int)
     """Rows acknowledged, and those of them that are missing afterwards."""
     acknowledged: list[str] = []
     done = Event()
+    # Wide enough for several flushes: rows were lost while the server moved them to its files.
+    dimension = 512
 
     def write(number: int) -> None:
         mine = open_store(server, timeout_s=60.0)
-        mine.ensure_collection("c", fingerprint="f", dimension=DIMENSION)
+        mine.ensure_collection("c", fingerprint="f", dimension=dimension)
         for batch in range(batches):
-            rows = some_rows((number * batches + batch) * 256, 256)
+            rows = some_rows((number * batches + batch) * 256, 256, dimension=dimension)
             outcomes = retrying(lambda: mine.upsert("c", rows), deadline=monotonic() + 60, stop=Event())  # noqa: B023
             acknowledged.extend(row.id for row, problem in zip(rows, outcomes, strict=True) if problem is None)
         mine.close()
 
     def read() -> None:
         mine = open_store(server, timeout_s=60.0)
-        vectors = np.stack([row.vector for row in some_rows(0, 8)])
+        vectors = np.stack([row.vector for row in some_rows(0, 8, dimension=dimension)])
         while not done.wait(0.02):
             mine.search("c", vectors, fingerprint="f", limit=10, filter="n >= 0")
         mine.close()
 
     store = open_store(server, timeout_s=60.0)
-    store.ensure_collection("c", fingerprint="f", dimension=DIMENSION)
+    store.ensure_collection("c", fingerprint="f", dimension=dimension)
     threads = [Thread(target=write, args=(number,)) for number in range(writers)]
     watching = [Thread(target=read) for _ in range(readers)]
     for thread in threads + watching:
