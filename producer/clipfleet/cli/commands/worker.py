@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.cli import worker_options as o
+from clipfleet.cli.errors import CliError
 from clipfleet.cli.run import Run, command
 
 if TYPE_CHECKING:
@@ -60,7 +62,24 @@ def worker(  # noqa: PLR0913  each parameter is a flag
     return _serve(run, flags, providers, allow_root)
 
 
+def _check_installed() -> None:
+    """Say at once what is missing: a worker process that cannot be imported would be started again for ever.
+
+    Raises:
+        CliError: a package that every worker needs, or a runtime, is not installed.
+    """
+    missing = [name for name in ("numpy", "PIL", "tokenizers", "ftfy") if find_spec(name) is None]
+    if find_spec("onnxruntime") is None and find_spec("torch") is None:
+        missing.append("onnxruntime")
+    if missing:
+        raise CliError(
+            f"a worker needs {', '.join(missing)}, which is not installed here",
+            hint='pip install "clipfleet[cpu]", or "clipfleet[gpu]" on a machine with an NVIDIA GPU',
+        )
+
+
 def _serve(run: Run, flags: dict[str, Any], providers: str | None, roots: list[str] | None) -> int:
+    _check_installed()
     from clipfleet.cli.worker_config import build, parse_roots  # noqa: PLC0415
     from clipfleet.worker import run as supervise  # noqa: PLC0415  needs the [worker] extra
     from clipfleet.worker.logs import configure  # noqa: PLC0415
