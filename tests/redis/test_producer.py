@@ -384,8 +384,11 @@ def test_results_do_not_stay_in_the_inbox(client, worker, redis_client):
 
 def test_a_client_that_nobody_holds_serves_its_jobs_and_then_ends(redis_server, keys, worker):
     threads = threading.active_count()
+    worker.hold.clear()
     job = Client(redis_server.url.replace("127.0.0.1", "localhost"), queue=keys.queue).submit("echo", {"data": 1})
     gc.collect()
+    job.accepted(5)
+    worker.hold.set()
     assert job.result(10).outputs == {"data": 1}
     del job
     gc.collect()

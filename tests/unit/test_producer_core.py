@@ -230,6 +230,26 @@ def test_results_are_cut_off_only_after_they_came_and_second_copies_are_dropped(
     assert harness.told == [first, second]
 
 
+def test_what_was_cut_off_is_cut_off_once():
+    harness = Harness()
+    harness.submit("a")
+    harness.submit("b")
+    harness.admit(b"1-1", b"1-2")
+    harness.results(encode_success("a", {}))
+    assert [args[0] for args in harness.results()] == ["LTRIM", "BLMOVE", "LRANGE"]
+    assert [args[0] for args in harness.results()] == ["BLMOVE", "LRANGE"]
+
+
+def test_nothing_is_cut_off_on_another_connection_than_it_was_read_on():
+    harness = Harness()
+    harness.submit("a")
+    harness.submit("b")
+    harness.admit(b"1-1", b"1-2")
+    harness.results(encode_success("a", {}))
+    harness.core.inbox_ended()
+    assert [args[0] for args in harness.results()] == ["BLMOVE", "LRANGE"]
+
+
 def test_nobody_blocks_on_the_inbox_when_nothing_is_outstanding():
     harness = Harness()
     assert not harness.core.wants_inbox
@@ -435,9 +455,12 @@ def test_an_outage_leaves_nothing_of_the_requests_that_it_ended():
     harness = Harness(wait_for_worker=False)
     harness.core.away("connection refused", harness.now)
     for number in range(100):
-        harness.submit(str(number), timeout=1)
+        harness.submit(str(number), timeout=1 if number % 2 else 100)
     assert harness.core.wants_commands
     harness.now += 2
+    harness.core.tick(harness.now)
+    assert len(harness.core.unanswered) == 50
+    harness.now += PATIENCE_S
     harness.core.tick(harness.now)
     assert len(harness.core.take_finished()) == 100
     assert not harness.core.wants_commands

@@ -51,8 +51,14 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._decided: asyncio.Future[None] | None = None
         self._seed = self.address = address
-        commands = _Way(lambda: core.wants_commands, core.commands, io_timeout_s, tells_of_redis=True)
-        inbox = _Way(lambda: core.wants_inbox, core.inbox_commands, io_timeout_s + block_s, tells_of_redis=False)
+        commands = _Way(lambda: core.wants_commands, core.commands, lambda: None, io_timeout_s, tells_of_redis=True)
+        inbox = _Way(
+            lambda: core.wants_inbox,
+            core.inbox_commands,
+            core.inbox_ended,
+            io_timeout_s + block_s,
+            tells_of_redis=False,
+        )
         self._links = (_Link(self, commands), _Link(self, inbox))
 
     def pump(self) -> None:
@@ -114,6 +120,7 @@ class _Way:
 
     wanted: Callable[[], bool]
     commands: Callable[[float], list[Command]]
+    ended: Callable[[], None]
     answer_within_s: float
     tells_of_redis: bool
 
@@ -191,6 +198,7 @@ class _Link:
     def _ended(self, reason: LinkBroken) -> None:
         self._wire = None
         self._gone.set_result(None)
+        self._way.ended()
         if reason.moved_to:
             self._engine.redirect(reason.moved_to)
         elif reason.by_answer:

@@ -142,6 +142,10 @@ class Core:
         """What to send on the inbox connection now."""
         return self._inbox.commands(now, wanted=self.wants_inbox)
 
+    def inbox_ended(self) -> None:
+        """The inbox connection is over."""
+        self._inbox.connection_ended()
+
     def away(self, reason: str, now: float, *, refused: bool = False) -> None:
         """Redis cannot be reached; ``refused``: and asking again cannot help."""
         if self._down_since is None:

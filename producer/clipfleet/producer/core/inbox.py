@@ -68,6 +68,10 @@ class Inbox:
             ]
         return commands
 
+    def connection_ended(self) -> None:
+        """What was read and not cut off stays: the next server may be another, with another list under the key."""
+        self._read = 0
+
     def _trimmed(self, reply: Reply, _now: float) -> None:
         if isinstance(reply, Exception):
             self._erred(reply, 0.0)
@@ -94,4 +98,3 @@ class Inbox:
 
     def _lost(self, _now: float) -> None:
         self._turning = False
-        self._read = 0
