@@ -172,12 +172,14 @@ def test_given_a_running_fleet_when_a_picture_is_embedded_then_its_vector_is_the
         assert math.fsum(a * b for a, b in zip(together[9], other, strict=True)) >= 0.9999
 
 
-def test_when_up_is_killed_then_nothing_is_left_behind(other_up):
+def test_when_up_is_killed_then_nothing_is_left_behind_and_its_addresses_are_not_believed(other_up, cli):
     fleet = other_up()
     assert len(running(fleet.children)) >= 4  # redis, milvus, supervisor, worker
     fleet.process.send_signal(signal.SIGKILL)
     fleet.process.communicate()
     wait_until(lambda: not running(fleet.children), 20, "every child of the killed `up` to end")
+    assert (fleet.folder / ".clipfleet" / "endpoints.json").exists()
+    assert "(from the default)" in cli("status", cwd=fleet.folder).err
 
 
 def test_when_milvus_dies_then_it_is_started_again_and_when_redis_dies_then_up_ends_and_says_so(other_up):
