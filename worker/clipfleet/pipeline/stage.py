@@ -40,12 +40,14 @@ class BatchStage:
         policy: how the batch is formed.
         resource: what it occupies. Stages of one resource are run by one thread, one batch at a time: ``device``, or
             ``store:…`` for what may wait for Milvus.
+        idle: called by that thread when it has had nothing to do for a while.
     """
 
     name: str
     run: Callable[[Sequence[Work]], Sequence[Any]]
     policy: BatchPolicy
     resource: Literal["device", "store:write", "store:read"] = "device"
+    idle: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

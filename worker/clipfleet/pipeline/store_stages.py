@@ -60,6 +60,7 @@ def store_stages(store: Store, fingerprint: str, dimension: int) -> dict[str, Ba
             _grouped(collection, lambda batch: upsert(batch[0].plan.params["collection"], batch)),
             WRITE_POLICY,
             "store:write",
+            idle=store.flush_quiet,
         ),
         # Not grouped: one call each, in order.
         BatchStage("delete", _grouped(id, lambda batch: [delete(batch[0])]), WRITE_POLICY, "store:write"),

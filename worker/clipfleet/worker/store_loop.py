@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import Closed
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["StoreLoop"]
 
+log = logging.getLogger(__name__)
+
+IDLE_AFTER_S = 3.0
 LOOK_AGAIN_S = 1.0  # while the store is away, at least this often what has come since is looked at
 # A verdict must reach its caller before the caller gives up at the same deadline.
 ANSWER_BEFORE_S = 0.25
@@ -54,13 +58,24 @@ class StoreLoop:
         """The thread's loop; ends when the group is closed, leaving undone what waits for an absent store."""
         while True:
             try:
-                taken = self._group.take()
+                taken = self._group.take(timeout=IDLE_AFTER_S)
             except Closed:
                 return
-            if taken is not None:
+            if taken is None:
+                self._rest()
+            else:
                 name, batch = taken
                 self._insist(name, batch.items)
                 batch.done()
+
+    def _rest(self) -> None:
+        """Use the idle moment; whatever fails now is found out by the next who needs it."""
+        for stage in self._stages.values():
+            if stage.idle is not None:
+                try:
+                    stage.idle()
+                except Exception as error:  # noqa: BLE001  (nobody waits for it)
+                    log.debug("%s: idle work failed: %s", self.name, error)
 
     def _insist(self, name: str, works: list[Work]) -> None:
         from clipfleet.store import StoreUnavailable, retry_delay  # noqa: PLC0415  (there is a store stage: loaded)
