@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 
 import pytest
+import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import redis
 from clipfleet.schemas.keys import QueueKeys
 from support.script_queue import ScriptQueue
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 import redis
+
 from support.script_queue import ScriptQueue
 
 

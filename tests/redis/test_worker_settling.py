@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import redis
+
     from clipfleet.schemas.keys import QueueKeys
     from support.redis_server import RedisServer
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
-
 import redis
+
 from clipfleet.schemas.scripts import load
 from support.waiting import wait_until
 
@@ -73,8 +73,11 @@ class WorkerProcess:
                 stderr=log,
                 start_new_session=True,
             )
-        if ready:
-            wait_until(self._is_ready, 60, f"worker ready; its log: {self.log_file}")
+        return self.await_ready() if ready else self
+
+    def await_ready(self) -> Self:
+        """Wait until every process has said that it lives."""
+        wait_until(self._is_ready, 60, f"worker ready; its log: {self.log_file}")
         return self
 
     def _is_ready(self) -> bool:
@@ -114,8 +117,17 @@ class WorkerProcess:
         (self.barrier / f"release-{point}").touch()
 
     def hold(self, point: str) -> None:
-        """Make the next one to come stop at ``point``."""
+        """Make whoever comes stop at ``point``, until ``release``."""
         (self.barrier / f"hold-{point}").touch()
+
+    def unhold(self, point: str) -> None:
+        """Let whoever comes to ``point`` from now on pass; who stands there stays."""
+        (self.barrier / f"hold-{point}").unlink()
+
+    def group(self) -> list[psutil.Process]:
+        """The supervisor and all its processes."""
+        supervisor = psutil.Process(self.process.pid)
+        return [supervisor, *supervisor.children(recursive=True)]
 
     def terminate(self, timeout: float = 20.0) -> int:
         self.process.send_signal(signal.SIGTERM)

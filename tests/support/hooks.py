@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clipfleet.worker.hooks import Hooks
 
@@ -23,7 +24,7 @@ def _ids(batch: Sequence[Work]) -> list[str]:
 
 
 class Barrier(Hooks):
-    """Stops at a point while ``hold-POINT`` exists there, until ``release-POINT`` does."""
+    """Stops at a point while ``hold-POINT`` exists there, until ``release-POINT`` does; fails there by ``fail-POINT``."""
 
     def __init__(self) -> None:
         self._directory = Path(os.environ["CLIPFLEET_TEST_BARRIER"])
@@ -33,6 +34,8 @@ class Barrier(Hooks):
             (self._directory / f"{name}.{os.getpid()}").touch()
             while not (self._directory / f"release-{name}").exists():
                 time.sleep(POLL_S)
+        if (self._directory / f"fail-{name}").exists():
+            raise RuntimeError(f"told to fail at {name}")
 
     def before_prepare(self, work: Work) -> None:
         self._point("prepare")
@@ -50,20 +53,21 @@ class Barrier(Hooks):
         self._point("settle")
 
 
-class HoldsGil(Hooks):
-    """A model call that holds the GIL for as many seconds as the file ``gil`` says, once."""
+class LongCall(Hooks):
+    """A model call that takes as many seconds as the file ``gil`` says and holds the GIL, or as ``c`` says; once."""
 
     def __init__(self) -> None:
         self._directory = Path(os.environ["CLIPFLEET_TEST_BARRIER"])
 
     def before_call(self, stage: str, batch: Sequence[Work]) -> None:
-        wish = self._directory / "gil"
-        if wish.exists():
-            seconds = int(wish.read_text())
-            wish.unlink()
-            (self._directory / f"call.{os.getpid()}").touch()
-            # PyDLL keeps the GIL during the call, as a C extension with a long loop does.
-            ctypes.PyDLL(None).sleep(seconds)
+        # PyDLL keeps the GIL during the call, as a C extension with a long loop does; CDLL gives it up.
+        for name, library in (("gil", ctypes.PyDLL(None)), ("c", ctypes.CDLL(None))):
+            wish = self._directory / name
+            if wish.exists():
+                seconds = int(wish.read_text())
+                wish.unlink()
+                (self._directory / f"call.{os.getpid()}").touch()
+                library.sleep(seconds)
 
 
 class SlowDecode(Hooks):
@@ -74,17 +78,84 @@ class SlowDecode(Hooks):
 
 
 class Murderous(Hooks):
-    """A request whose id begins with ``kill`` aborts the process in its model call; ``raise``, ``oom``: likewise."""
+    """Faults by how a request's id begins.
+
+    ``kill`` aborts the process in its model call, ``decodekill`` in its decode, ``oomkill`` is killed as the kernel
+    does that lacks memory; ``raise`` raises, ``oom`` finds no memory for more than 16.
+    """
 
     def __init__(self) -> None:
         self._directory = Path(os.environ["CLIPFLEET_TEST_BARRIER"])
 
+    def _die(self, number: signal.Signals) -> None:
+        (self._directory / f"death.{os.getpid()}").touch()
+        os.kill(os.getpid(), number)
+
+    def before_prepare(self, work: Work) -> None:
+        if work.request.id.startswith("decodekill"):
+            self._die(signal.SIGABRT)
+
     def before_call(self, stage: str, batch: Sequence[Work]) -> None:
         ids = _ids(batch)
         if any(one.startswith("kill") for one in ids):
-            (self._directory / f"death.{os.getpid()}").touch()
-            os.abort()
+            self._die(signal.SIGABRT)
+        if any(one.startswith("oomkill") for one in ids):
+            self._die(signal.SIGKILL)
         if any(one.startswith("raise") for one in ids):
             raise RuntimeError("the model did not like it")
         if any(one.startswith("oom") for one in ids) and len(batch) > 16:
             raise MemoryError(f"no room for {len(batch)}")
+
+
+class BadModel(Hooks):
+    """A text tower with faults by how a request's id begins.
+
+    ``nan`` gives NaN, ``few`` loses a row of its batch, ``all`` raises.
+    """
+
+    def __init__(self) -> None:
+        from clipfleet.models.runtime import Runtime
+
+        self._ids: list[str] = []
+        encode_texts = Runtime.encode_texts
+
+        def faulty(runtime: Runtime, ids: Sequence[Any]) -> Any:
+            if any(name.startswith("all") for name in self._ids):
+                raise RuntimeError("the model is of no use today")
+            rows = encode_texts(runtime, ids)
+            for place, name in enumerate(self._ids):
+                if name.startswith("nan"):
+                    rows[place] = float("nan")
+            return rows[:-1] if any(name.startswith("few") for name in self._ids) else rows
+
+        Runtime.encode_texts = faulty  # type: ignore[method-assign]
+
+    def before_call(self, stage: str, batch: Sequence[Work]) -> None:
+        self._ids = _ids(batch)
+
+
+class RateLimited(Barrier):
+    """A Milvus that answers ``code=8`` (rate limit) to each upsert while the file ``limit`` exists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from pymilvus import MilvusClient, MilvusException
+
+        upsert = MilvusClient.upsert
+
+        def limited(client: Any, *args: Any, **kwargs: Any) -> Any:
+            if (self._directory / "limit").exists():
+                (self._directory / "limited").touch()
+                raise MilvusException(8, "request is rejected by grpc RateLimiter middleware, please retry later")
+            return upsert(client, *args, **kwargs)
+
+        MilvusClient.upsert = limited
+
+
+class WrongClock(Hooks):
+    """This process's wall clock is an hour ahead."""
+
+    def __init__(self) -> None:
+        real, real_ns = time.time, time.time_ns
+        time.time = lambda: real() + 3600
+        time.time_ns = lambda: real_ns() + 3600 * 10**9

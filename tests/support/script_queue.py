@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import redis
+
     from clipfleet.schemas.keys import QueueKeys
 
 LEASE_MS = 10_000

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import redis
+
     from clipfleet.schemas.keys import QueueKeys
     from support.redis_server import RedisServer
 

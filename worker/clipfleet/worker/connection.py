@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-
-import redis
 
 if TYPE_CHECKING:
     from redis import Redis
