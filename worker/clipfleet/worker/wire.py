@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
+from redis.exceptions import MovedError, NoScriptError, ReadOnlyError, ResponseError
 
 from clipfleet.schemas import scripts
 from clipfleet.worker.connection import connect
@@ -23,11 +23,15 @@ class Wire:
 
     Errors of the server come back as values in ``batch`` and ``call_many`` and are raised by the rest. A lost
     connection raises one of ``clipfleet.worker.connection.LOST``; whether to send again is the caller's decision.
+
+    A node of a Redis Cluster that does not hold the queue's slot answers MOVED with the name of the one that does: that
+    one is asked from then on, until it is lost; then whoever the URL names is asked again.
     """
 
     def __init__(self, url: str, *, timeout_s: float = 3.0) -> None:
         self._pool = connect(url, timeout_s=timeout_s).connection_pool
         self._connection: Any = None
+        self._named: tuple[Any, Any] = (None, None)
 
     def batch(self, commands: Sequence[Command]) -> list[Any]:
         """Send all, read all; a reply that is an error is returned as the exception."""
@@ -35,13 +39,23 @@ class Wire:
         try:
             if connection is None:
                 connection = self._connection = self._pool.get_connection()
+                self._named = (getattr(connection, "host", None), getattr(connection, "port", None))
             connection.send_packed_command(connection.pack_commands(commands))
-            return [_reply(connection) for _ in commands]
+            replies = [_reply(connection) for _ in commands]
         except BaseException:
             # Whatever is still on its way belongs to these commands, and must not be read as the next one's reply.
             if connection is not None:
-                connection.disconnect()
+                self._point(*self._named)
             raise
+        for reply in replies:
+            if isinstance(reply, MovedError):
+                self._point(reply.host or self._named[0], reply.port)
+        return replies
+
+    def _point(self, host: Any, port: Any) -> None:
+        """Connect there at the next command."""
+        self._connection.disconnect()
+        self._connection.host, self._connection.port = host, port
 
     def command(self, *command: Any) -> Any:
         """Send one command and return its reply.
