@@ -54,7 +54,7 @@ class WorkerConfig:
     queue: str = limits.DEFAULT_QUEUE
     prefix: str = limits.DEFAULT_PREFIX
     model: str = "demo"
-    milvus_uri: str | None = None
+    milvus_uri: str | None = field(default=None, repr=False)
     milvus_token: str = field(default="", repr=False)
     max_batch_size: int = 64
     max_delay_ms: float = 10.0

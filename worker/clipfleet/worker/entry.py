@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clipfleet.schemas.errors import error_for
-from clipfleet.schemas.limits import default_ttl_ms
+from clipfleet.schemas.limits import MAX_TTL_MS, default_ttl_ms
 from clipfleet.schemas.request import Envelope, InvalidRequest, Request, decode_request
 
 if TYPE_CHECKING:
@@ -82,5 +82,6 @@ def open_entry(
 
 def _deadline(deadline: bytes | None, entry: Entry) -> int:
     if deadline is not None and deadline.isdigit() and len(deadline) < 16:
-        return int(deadline)
+        # Admission sees to it that a request lives for 24 h at most; a bare XADD does not.
+        return min(int(deadline), entry.enqueued_ms + MAX_TTL_MS)
     return entry.enqueued_ms + default_ttl_ms(entry.request.pipeline if entry.request else "")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from clipfleet.schemas.errors import ClipfleetError
+from clipfleet.schemas.keys import NAME
 from clipfleet.schemas.limits import HANDBACK_CONSUMER
+from clipfleet.schemas.scripts import load
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.stream import QueueStream, is_out_of_memory
 from clipfleet.worker.wire import Wire
@@ -30,6 +32,7 @@ HEARTBEAT_WINDOW_S = 1.0
 TIDY_EVERY_S = 30.0
 FORGOTTEN_MS = 60_000  # a consumer without work that nobody has heard of for so long is nobody's
 OLDEST_SERVER = (6, 2)
+HIGHEST_RATE = 1e9  # of one worker, per second
 
 
 class FleetRefused(ClipfleetError):
@@ -95,7 +98,7 @@ class Fleet:
             log.warning("Redis is full; joining without writing: %s", error)
             differs = []
         if differs:
-            triples = [[part.decode() for part in differs[i : i + 3]] for i in range(0, len(differs), 3)]
+            triples = [[_text(part) for part in differs[i : i + 3]] for i in range(0, len(differs), 3)]
             text = ", ".join(f"{name} is {theirs!r} there and {ours!r} here" for name, theirs, ours in triples)
             raise FleetRefused(
                 f"queue {config.queue!r} is served by a fleet that differs: {text}. Start with the same settings, "
@@ -125,6 +128,7 @@ class Fleet:
             self._wire.call("heartbeat", [keys.workers, keys.worker(child.name)], [child.name, PRESENCE_TTL_MS, *flat])
         if children:
             self._publish_rate()
+            self._offer_admission()
             if not self._wire.command("EXISTS", keys.fleet):
                 for child in children:
                     self.join(child)
@@ -161,10 +165,17 @@ class Fleet:
         keys = self._config.keys
         seconds, _ = self._wire.command("TIME")
         living = self._wire.command("ZRANGEBYSCORE", keys.workers, int(seconds) * 1000 - ALIVE_MS, "+inf")
-        rates = self._wire.batch([("HGET", keys.worker(one.decode()), "rate") for one in living])
-        total = sum(float(rate) for rate in rates if isinstance(rate, bytes))
+        # Whoever may write to this Redis may have put any name and any rate there.
+        names = [name for name in map(_text, living) if NAME.match(name)]
+        total = sum(map(_rate, self._wire.batch([("HGET", keys.worker(name), "rate") for name in names])))
         if total > 0:
             self._wire.command("HSET", keys.fleet, "rate", round(total, 3))
+
+    def _offer_admission(self) -> None:
+        """Keep ``admit`` loaded: a producer's ACL may let it run scripts that are there, and load none."""
+        admit = load("admit")
+        if not self._wire.command("SCRIPT", "EXISTS", admit.sha)[0]:
+            self._wire.command("SCRIPT", "LOAD", admit.text)
 
     def _tidy(self, ours: set[str]) -> None:
         """Remove consumers that hold nothing and whose process is long gone (its machine died)."""
@@ -179,3 +190,15 @@ class Fleet:
 
     def _stream(self, consumer: str) -> QueueStream:
         return QueueStream(self._wire, self._config.keys, consumer)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _rate(reply: Any) -> float:
+    try:
+        rate = float(reply)
+    except (TypeError, ValueError):  # none, an error, or no number
+        return 0.0
+    return rate if 0.0 <= rate < HIGHEST_RATE else 0.0

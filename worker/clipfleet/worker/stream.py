@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from clipfleet.schemas.keys import NAME
 from clipfleet.schemas.limits import GROUP
 
 if TYPE_CHECKING:
@@ -193,8 +194,10 @@ class QueueStream:
         for lane in self.keys.lanes:
             for info in self.wire.command("XINFO", "CONSUMERS", lane, GROUP):
                 fields = dict(zip(info[::2], info[1::2], strict=True))
-                if fields[b"pending"] == 0 and fields[b"idle"] >= min_idle_ms:
-                    found.add(fields[b"name"].decode())
+                name = fields[b"name"].decode("utf-8", "replace")
+                # A name that is none of ours is some neighbour's, and no key of ours is made of it.
+                if fields[b"pending"] == 0 and fields[b"idle"] >= min_idle_ms and NAME.match(name):
+                    found.add(name)
         return found
 
 

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.2
 HEARTBEAT_EVERY_S = 1.0
 RESTART_FIRST_S, RESTART_MOST_S = 0.2, 10.0
+HOPELESS = 3  # starts that ended before the model was loaded: a fourth would too
 STEADY_S = 30.0  # a process that lived this long was well: its successor is started at once
 
 
@@ -156,6 +157,8 @@ class Supervisor:
                 raise FleetRefused(child.failure or "a worker process could not start")
             steady = time.monotonic() - child.started_at > STEADY_S
             self._crashes[slot] = 0 if steady else self._crashes[slot] + 1
+            if not child.facts and self._crashes[slot] >= HOPELESS:
+                raise FleetRefused(f"a worker process ended {HOPELESS} times before it was ready; its output says why")
             delay = min(RESTART_MOST_S, RESTART_FIRST_S * 2.0 ** max(0, self._crashes[slot] - 1))
             self._restart_at[slot] = time.monotonic() + (0.0 if steady else delay)
             log.error("worker %s ended with %d; next one in %.1f s", child.name, code, delay)
