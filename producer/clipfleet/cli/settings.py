@@ -186,14 +186,24 @@ def _live_name(live: tuple[Endpoints, Path] | None) -> str:
 
 def _url(setting: str, value: str) -> str:
     flag, schemes = f"--{setting.replace('_', '-')}", _SCHEMES[setting]
-    parts = urlsplit(value)
-    if parts.scheme not in schemes:
-        wanted = ", ".join(f"{scheme}://" for scheme in schemes)
-        raise CliError(f"{flag} must start with one of {wanted} (it was {redacted(value)!r})", exit_code=Exit.USAGE)
+    # What cannot be taken apart may hold a password anywhere, so none of it is shown, nor of urllib's own words.
     try:
+        parts = urlsplit(value)
         _ = parts.port
-    except ValueError as error:
-        raise CliError(f"{flag}: {error}", exit_code=Exit.USAGE) from None
+    except ValueError:
+        unreadable = True
+    else:
+        outside = parts.query if parts.scheme == "unix" else parts.path + parts.query
+        unreadable = "@" in outside or bool(parts.fragment)
+    if value.partition("://")[0] not in schemes:
+        wanted = ", ".join(f"{scheme}://" for scheme in schemes)
+        raise CliError(f"{flag} must start with one of {wanted}", exit_code=Exit.USAGE)
+    if unreadable:
+        raise CliError(
+            f"{flag} cannot be read as a URL",
+            hint="In a user name or a password /, ?, # and @ are written %2F, %3F, %23 and %40.",
+            exit_code=Exit.USAGE,
+        )
     return value
 
 

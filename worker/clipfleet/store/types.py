@@ -164,7 +164,7 @@ class StoreConfig:
         ValueError: the address is none of the above; the text says what to do.
     """
 
-    uri: str
+    uri: str = field(repr=False)
     token: str = field(default="", repr=False)
     timeout_s: float = 10.0
     consistency: Consistency = "Bounded"
@@ -175,9 +175,10 @@ class StoreConfig:
     def __post_init__(self) -> None:
         parts = urlsplit(self.uri)
         if parts.scheme not in {"http", "https", "tcp"} or not parts.hostname:
-            shown = parts._replace(netloc=parts.hostname or "").geturl()
+            # What cannot be taken apart may hold a password anywhere.
+            shown = "this" if "@" in self.uri else repr(self.uri)
             raise ValueError(
-                f"{shown!r} is no Milvus address: give http://host:19530. "
+                f"{shown} is no Milvus address: give http://host:19530. "
                 "A local file or folder (milvus.db) is refused on purpose: Milvus Lite opened by a worker loses rows "
                 "once a second process or thread reads it. `clipfleet up` and `--local` run it as a server and give "
                 "its address; clipfleet.store.lite.LiteServer does the same from Python."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
@@ -12,10 +13,11 @@ from clipfleet.schemas.result import encode_failure, encode_success
 from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.letters import dead_letter
 from clipfleet.worker.patience import Patience
+from clipfleet.worker.quiet import Quiet
 from clipfleet.worker.stream import Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from clipfleet.worker.entry import Entry
@@ -27,8 +29,9 @@ __all__ = ["Outcome", "Settler"]
 
 log = logging.getLogger(__name__)
 MOST_AT_ONCE = 512
-# What settle.lua itself says of a reply_to that it cannot write; everything else passes (a full disk, a failover).
-FOR_GOOD = ("WRONGTYPE", "ERR settle")
+# What settle.lua itself says of a key that it cannot write; everything else passes (a full disk, a failover, a lane
+# that somebody has overwritten).
+FOR_GOOD = ("WRONGTYPE settle", "ERR settle")
 
 
 class Outcome(NamedTuple):
@@ -55,6 +58,7 @@ class Settler:
         self._hooks = hooks
         self._queue: queue.SimpleQueue[list[Outcome] | None] = queue.SimpleQueue()
         self._patience = Patience("settling")
+        self._unanswered, self._unburied = Quiet(log), Quiet(log)
         self.settled = 0
         self.failed = 0
 
@@ -86,18 +90,21 @@ class Settler:
 
     def _settle(self, outcomes: Sequence[Outcome]) -> None:
         self._hooks.before_settle(len(outcomes))
-        settlements = [self._settlement(outcome) for outcome in outcomes]
-        refused = self._send(settlements)
-        if refused:
-            self._send([self._buried(outcomes[place], error) for place, error in refused.items()])
+        settlements = {place: self._settlement(outcome) for place, outcome in enumerate(outcomes)}
+        while settlements:
+            # Each refusal takes a part away: the answer, or the dead letter.
+            refused = self._send(settlements)
+            settlements = {
+                place: self._instead(outcomes[place], settlements[place], error) for place, error in refused.items()
+            }
         self.settled += len(outcomes)
         self.failed += sum(1 for outcome in outcomes if outcome.error is not None)
         self._ledger.remove([outcome.entry for outcome in outcomes])
 
-    def _send(self, settlements: Sequence[Settlement]) -> dict[int, Exception]:
+    def _send(self, settlements: Mapping[int, Settlement]) -> dict[int, Exception]:
         """Settle them all, however long Redis takes; what a script refused for good, by place."""
         refused: dict[int, Exception] = {}
-        places = list(range(len(settlements)))
+        places = list(settlements)
         while places:
             try:
                 replies = self._stream.settle([settlements[place] for place in places])
@@ -144,11 +151,17 @@ class Settler:
         except ProtocolError as unfit:
             return encode_failure(entry.id, error_for(ErrorCode.INTERNAL, f"the outputs cannot be sent: {unfit}"))
 
-    def _buried(self, outcome: Outcome, reply: Exception) -> Settlement:
-        """What becomes of an answer that the script refused: its ``reply_to`` holds something else than a list."""
-        log.warning("request %s cannot be answered: %s", outcome.entry.id, reply)
-        error = outcome.error or error_for(ErrorCode.BAD_REQUEST, f"its reply_to cannot be written: {reply}")
+    def _instead(self, outcome: Outcome, refused: Settlement, reply: Exception) -> Settlement:
+        """What becomes of a settlement that the script refused: one of its keys holds something of another type.
+
+        Without it the request would come back at each end of a lease, for ever.
+        """
         entry = outcome.entry
+        if refused.letter and "dead letter" in str(reply):
+            self._unburied.warning("request %s is not kept as a dead letter: %s", entry.id, reply)
+            return replace(refused, letter=())
+        self._unanswered.warning("request %s cannot be answered: %s", entry.id, reply)
+        error = outcome.error or error_for(ErrorCode.BAD_REQUEST, f"its reply_to cannot be written: {reply}")
         return Settlement(
             entry.lane, entry.stream_id, entry.size, "", self._stream.keys.dead, b"", 0, dead_letter(entry, error)
         )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 __all__ = ["Address", "parse_url"]
 
@@ -49,16 +52,16 @@ def parse_url(url: str, tls: ssl.SSLContext | None = None) -> Address:
     Raises:
         ValueError: for anything else; its text never holds the password.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in {"redis", "rediss", "unix"}:
-        raise ValueError(f"a Redis URL starts with redis://, rediss:// or unix://, not {parts.scheme or 'nothing'!r}")
+    if url.partition("://")[0] not in {"redis", "rediss", "unix"}:
+        raise ValueError("a Redis URL starts with redis://, rediss:// or unix://")
+    parts = _split(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     db = options.pop("db", "") or ("" if parts.scheme == "unix" else parts.path.strip("/"))
     tls_options = {name: options.pop(name) for name in _TLS_OPTIONS & options.keys()}
     if options:
         raise ValueError(f"unknown option in the Redis URL: {', '.join(sorted(options))}")
     if db and not db.isdecimal():
-        raise ValueError(f"the database in the Redis URL is a number, not {db!r}")
+        raise ValueError("the database in the Redis URL is a number")
     if parts.scheme != "rediss" and (tls_options or tls is not None):
         raise ValueError("TLS options need a rediss:// URL")
     if parts.scheme == "rediss" and tls is None:
@@ -73,6 +76,25 @@ def parse_url(url: str, tls: ssl.SSLContext | None = None) -> Address:
         db=int(db or 0),
         tls=tls,
     )
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL, or an error without any of them.
+
+    A ``/``, ``?`` or ``#`` in a password ends the host part early; urllib's own errors, and ours about the database,
+    would then show a piece of the password.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        readable = False
+    else:
+        outside = parts.query if parts.scheme == "unix" else parts.path + parts.query
+        readable = "@" not in outside and not parts.fragment
+    if not readable:
+        raise ValueError("this Redis URL cannot be read: /, ?, # and @ in a password are written %2F, %3F, %23, %40")
+    return parts
 
 
 def _context(options: dict[str, str]) -> ssl.SSLContext:
