@@ -206,7 +206,9 @@ class Admission:
         if remedy is Remedy.LOAD_SCRIPT:
             call.whole_script = True
             self._again.append(call)
-        elif remedy is Remedy.LATER:
+        elif remedy is Remedy.LATER or (call.whole_script and str(error).startswith("NOPERM")):
+            # A server that has forgotten the script, and an ACL without EVAL: a worker loads it within seconds.
+            call.whole_script = False
             call.not_before = now + LATER_S
             self._again.append(call)
         else:
