@@ -24,6 +24,7 @@ from clipfleet.producer import (
     WorkerPath,
     requests,
 )
+from clipfleet.producer.core.inbox import Inbox
 from support.raw_worker import RawWorker, answer, toy_vector
 from support.waiting import wait_until
 
@@ -393,3 +394,28 @@ def test_a_client_that_nobody_holds_serves_its_jobs_and_then_ends(redis_server, 
     del job
     gc.collect()
     wait_until(lambda: threading.active_count() == threads, 5, "its thread to end")
+
+
+def test_closing_at_any_moment_leaves_no_complaint(redis_server, keys, worker, caplog):
+    for moment in range(20):
+        client = Client(redis_server.url, queue=keys.queue, wait_for_worker=True)
+        job = client.submit("echo", {"data": 1})
+        if moment % 2:
+            job.accepted(5)
+        client.close()
+        assert job.done()
+        del client, job
+    gc.collect()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_mistake_inside_ends_requests_instead_of_hanging_them(redis_server, keys, worker, monkeypatch):
+    def mistaken(*_, **__):
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(Inbox, "commands", mistaken)
+    with Client(redis_server.url, queue=keys.queue, timeout=30) as client:
+        with pytest.raises(ModelFailed, match="internal: ZeroDivisionError: a mistake"):
+            client.run("echo", {"data": 1})
+        monkeypatch.undo()
+        assert client.run("echo", {"data": 2}).ok

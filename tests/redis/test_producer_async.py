@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from clipfleet.producer import AsyncClient, Cancelled, QueueFull, Unavailable, requests
+from clipfleet.producer import AsyncClient, Cancelled, ModelFailed, QueueFull, Unavailable, requests
+from clipfleet.producer.core.inbox import Inbox
 from support.raw_worker import RawWorker, toy_vector
 from support.waiting import wait_until
 
@@ -214,5 +215,19 @@ def test_a_client_belongs_to_one_loop(run, worker):
         assert (await client.run("echo", {"data": 1})).ok
         with pytest.raises(RuntimeError, match="the event loop that it was first used on"):
             await asyncio.to_thread(asyncio.run, client.run("echo", {"data": 2}))
+
+    run(scenario)
+
+
+def test_a_mistake_inside_ends_requests_instead_of_hanging_them(run, worker, monkeypatch):
+    def mistaken(*_, **__):
+        raise ZeroDivisionError("a mistake")
+
+    async def scenario(client):
+        monkeypatch.setattr(Inbox, "commands", mistaken)
+        with pytest.raises(ModelFailed, match="internal: ZeroDivisionError: a mistake"):
+            await client.run("echo", {"data": 1})
+        monkeypatch.undo()
+        assert (await client.run("echo", {"data": 2})).ok
 
     run(scenario)

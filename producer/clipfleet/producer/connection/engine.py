@@ -64,9 +64,14 @@ class Engine:
     def pump(self) -> None:
         """Send what is to be sent, tell who is to be told, set the clock."""
         now = self.loop.time()
-        if not self.closed:
-            for link in self._links:
-                link.pump(now)
+        try:
+            if not self.closed:
+                for link in self._links:
+                    link.pump(now)
+        except Exception as error:
+            # A mistake of ours: those who wait hear of it instead of waiting for nothing.
+            log.exception("the client made a mistake")
+            self.core.fail_all(error_for(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
         for request in self.core.take_finished():
             request.notify()
         if self._decided is not None and not self._decided.done() and not self.core.unsent:
@@ -83,17 +88,18 @@ class Engine:
     async def close(self, grace_s: float) -> None:
         """Let admissions under way be decided, for at most ``grace_s``; then end whatever is unanswered."""
         self._decided = self.loop.create_future()
-        self.pump()
         try:
+            self.pump()
             await asyncio.wait_for(self._decided, grace_s)
         except TimeoutError:
             log.warning("closed before Redis had taken all requests")
-        self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        await asyncio.gather(*(link.close() for link in self._links))
-        self.core.fail_all(error_for(ErrorCode.UNAVAILABLE, "the client was closed"))
-        self.pump()
+        finally:
+            self.closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            await asyncio.gather(*(link.close() for link in self._links))
+            self.core.fail_all(error_for(ErrorCode.UNAVAILABLE, "the client was closed"))
+            self.pump()
 
     def _arm(self, now: float) -> None:
         due = min(self.core.due(now), *(link.due for link in self._links))

@@ -6,7 +6,7 @@ import asyncio
 import math
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import hiredis
 
@@ -73,8 +73,8 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - create_connection gives no other
-        self._transport = transport
+        # No isinstance: uvloop's transports only look like asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -152,14 +152,15 @@ async def _connect(address: Address, after: Callable[[], None], ended: Callable[
             greeted.set_exception(reason)
 
     wire = Wire(lambda: after() if usable else None, over)
-    if address.path:
-        await loop.create_unix_connection(lambda: wire, address.path)
-    else:
-        await loop.create_connection(lambda: wire, address.host, address.port, ssl=address.tls)
     try:
+        if address.path:
+            await loop.create_unix_connection(lambda: wire, address.path)
+        else:
+            await loop.create_connection(lambda: wire, address.host, address.port, ssl=address.tls)
         wire.send(_greeting(address, greeted))
         await greeted
     except BaseException:
+        greeted.cancel()  # nobody will ask it how the connection ended
         wire.stop(LinkBroken("given up before it was ready"))
         raise
     usable = True

@@ -10,10 +10,9 @@ import asyncio
 import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from clipfleet.producer.connection.engine import Engine
-from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,19 +102,11 @@ class Runner:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.set_exception_handler(self._on_fault)
         try:
             self._loop.run_forever()
         finally:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())  # it looked up the host's name
             self._loop.close()
-
-    def _on_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A mistake of ours: those who wait hear of it instead of waiting for nothing."""
-        loop.default_exception_handler(context)
-        self.core.fail_all(error_for(ErrorCode.INTERNAL, str(context.get("exception") or context["message"])))
-        for request in self.core.take_finished():
-            request.notify()
 
     async def _close(self) -> None:
         try:
