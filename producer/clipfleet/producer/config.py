@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from clipfleet.producer.requests import NewRequest
 
-__all__ = ["Config", "Delivery", "LaneName", "ReplyKind", "make_config"]
+__all__ = ["TO_INBOX", "Config", "Delivery", "LaneName", "ReplyKind", "make_config"]
 
 LaneName: TypeAlias = Literal["interactive", "bulk"]
 ReplyKind: TypeAlias = Literal["inbox", "key"]
@@ -98,11 +98,23 @@ class Delivery:
         reply: ``inbox`` of this client, or a ``key`` of its own that anybody who knows the id can read.
         reply_ttl_ms: how long the key lives; None = 10 minutes.
         trace: W3C traceparent.
+
+    Raises:
+        RequestFailed: ``bad_request`` for values out of bounds.
     """
 
     reply: ReplyKind = "inbox"
     reply_ttl_ms: int | None = None
     trace: str | None = None
+
+    def __post_init__(self) -> None:
+        ttl = self.reply_ttl_ms
+        if self.reply not in {"inbox", "key"}:
+            raise error_for(ErrorCode.BAD_REQUEST, f"reply is 'inbox' or 'key', not {self.reply!r}")
+        if ttl is not None and not MIN_REPLY_TTL_MS <= ttl <= MAX_REPLY_TTL_MS:
+            raise error_for(ErrorCode.BAD_REQUEST, f"reply_ttl_ms is {MIN_REPLY_TTL_MS} to {MAX_REPLY_TTL_MS}")
+        if self.trace is not None and len(self.trace) > MAX_TRACE_CHARS:
+            raise error_for(ErrorCode.BAD_REQUEST, f"a trace has at most {MAX_TRACE_CHARS} characters")
 
     def encode(self, request: NewRequest, inbox_key: str) -> tuple[str, bytes]:
         """The request's id and its bytes.
@@ -110,32 +122,24 @@ class Delivery:
         Raises:
             RequestFailed: ``bad_request`` for what the wire format does not carry.
         """
-        request_id = request.id if request.id is not None else new_id()
+        request_id = request.id
+        if request_id is None:
+            request_id = new_id()
+        elif not ID.match(request_id):
+            raise error_for(ErrorCode.BAD_REQUEST, "an id matches [A-Za-z0-9_-]{1,64}")
+        if not NAME.match(request.pipeline):
+            raise error_for(ErrorCode.BAD_REQUEST, "a pipeline's name matches [A-Za-z0-9_.-]{1,64}")
+        reply_to = inbox_key if self.reply == "inbox" else None
+        message = Request(
+            request_id, request.pipeline, request.inputs, request.options, reply_to, self.reply_ttl_ms, self.trace
+        )
         try:
-            self._check(request, request_id)
-            message = Request(
-                request_id,
-                request.pipeline,
-                request.inputs,
-                request.options,
-                inbox_key if self.reply == "inbox" else None,
-                self.reply_ttl_ms,
-                self.trace,
-            )
             return request_id, message.encode()
         except ProtocolError as error:
             raise error_for(error.code, str(error), request_id=request_id) from None
 
-    def _check(self, request: NewRequest, request_id: str) -> None:
-        if not ID.match(request_id):
-            raise error_for(ErrorCode.BAD_REQUEST, "an id matches [A-Za-z0-9_-]{1,64}")
-        if not NAME.match(request.pipeline):
-            raise error_for(ErrorCode.BAD_REQUEST, "a pipeline's name matches [A-Za-z0-9_.-]{1,64}")
-        ttl = self.reply_ttl_ms
-        if ttl is not None and not MIN_REPLY_TTL_MS <= ttl <= MAX_REPLY_TTL_MS:
-            raise error_for(ErrorCode.BAD_REQUEST, f"reply_ttl_ms is {MIN_REPLY_TTL_MS} to {MAX_REPLY_TTL_MS}")
-        if self.trace is not None and len(self.trace) > MAX_TRACE_CHARS:
-            raise error_for(ErrorCode.BAD_REQUEST, f"a trace has at most {MAX_TRACE_CHARS} characters")
+
+TO_INBOX: Final = Delivery()
 
 
 def make_config(  # noqa: PLR0913 - settings, all by name

@@ -11,7 +11,7 @@ from clipfleet.producer.aio.job import AsyncJob
 from clipfleet.producer.aio.runner import LoopRunner
 from clipfleet.producer.aio.stream import Sink, Stream
 from clipfleet.producer.calls import Calls
-from clipfleet.producer.config import Config, Delivery, LaneName, ReplyKind, make_config
+from clipfleet.producer.config import TO_INBOX, Config, Delivery, LaneName, ReplyKind, make_config
 from clipfleet.producer.core.pending import Stage
 from clipfleet.producer.core.window import Window
 from clipfleet.producer.requests import NewRequest, run
@@ -94,7 +94,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
         return self._call(request)
 
     async def _call(self, request: NewRequest) -> Result:
-        job = self._send(await _loaded(request), self._config.lane, Delivery())
+        job = self._send(await _loaded(request), self._config.lane, TO_INBOX)
         try:
             return await job.result()
         except asyncio.CancelledError:
@@ -158,7 +158,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
         to_lane = Lane(lane) if lane else self._config.lane
 
         async def send(request: NewRequest, sink: Sink) -> AsyncJob:
-            return self._send(await _loaded(request), to_lane, Delivery(), sink)
+            return self._send(await _loaded(request), to_lane, TO_INBOX, sink)
 
         stream = Stream(requests, Window(max_in_flight, ordered=ordered), send)
         try:

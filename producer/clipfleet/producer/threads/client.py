@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from clipfleet.producer.calls import Calls
-from clipfleet.producer.config import Config, Delivery, LaneName, ReplyKind, make_config
+from clipfleet.producer.config import TO_INBOX, Config, Delivery, LaneName, ReplyKind, make_config
 from clipfleet.producer.core.pending import Stage
 from clipfleet.producer.core.window import Window
 from clipfleet.producer.requests import NewRequest, run
@@ -112,7 +112,7 @@ class Client(Calls[Result]):
             RequestFailed: how it failed.
             OSError: its picture's file cannot be read.
         """
-        return self._send(request.loaded(), self._config.lane, Delivery()).result()
+        return self._send(request.loaded(), self._config.lane, TO_INBOX).result()
 
     def submit(  # noqa: PLR0913 - options, all by name
         self,
@@ -195,7 +195,7 @@ class Client(Calls[Result]):
         to_lane = Lane(lane) if lane else self._config.lane
 
         def send(request: NewRequest, sink: SimpleQueue[Job]) -> Job:
-            return self._send(request.loaded(), to_lane, Delivery(), sink)
+            return self._send(request.loaded(), to_lane, TO_INBOX, sink)
 
         return stream(iter(requests), Window(max_in_flight, ordered=ordered), send)
 
