@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,19 @@ def sources():
 def redis_options(environment):
     words = [interpolated(word, environment) for word in SERVICES["redis"]["command"]]
     return dict(zip(words[1::2], words[2::2], strict=True))
+
+
+def test_the_compose_file_is_one():
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.compose-spec",
+        "docker-compose.yml",
+    ]
+    checked = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_whoever_is_waited_for_exists_and_can_be_healthy():
@@ -109,7 +124,7 @@ def test_our_services_are_confined(name):
     service = SERVICES[name]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["read_only"] is True
+    assert service["read_only"] is (name != "worker-gpu")
 
 
 @pytest.mark.parametrize("name", WORKERS)
