@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
+
     from clipfleet.schemas.keys import QueueKeys
     from support.fleet import WorkerProcess
 
@@ -77,7 +78,7 @@ def test_a_call_that_holds_the_gil_for_three_leases_is_not_reclaimed(
     redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
 ) -> None:
     # Given a worker in a call that keeps the GIL for more than three leases, and another that is idle
-    busy = start_worker(hooks="support.hooks:HoldsGil", lease_ms=1_000)
+    busy = start_worker(hooks="support.hooks:LongCall", lease_ms=1_000)
     (busy.barrier / "gil").write_text("4")
     requests = texts(8, "gil")
     admit(redis_client, keys, requests)

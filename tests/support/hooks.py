@@ -24,7 +24,10 @@ def _ids(batch: Sequence[Work]) -> list[str]:
 
 
 class Barrier(Hooks):
-    """Stops at a point while ``hold-POINT`` exists there, until ``release-POINT`` does; fails there by ``fail-POINT``."""
+    """Stops at a point while ``hold-POINT`` exists there, until ``release-POINT`` does.
+
+    Whoever passes the point while ``fail-POINT`` exists fails there.
+    """
 
     def __init__(self) -> None:
         self._directory = Path(os.environ["CLIPFLEET_TEST_BARRIER"])
