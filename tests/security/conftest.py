@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from security.servers import DEPLOY, SELECTORS, Guarded, bundled, make_users, release
+from support.cli import Done, clean_environment
+from support.fixtures import keys, make_redis, redis_binary, skip_or_fail
+from support.fleet import WorkerProcess
+from support.redis_server import RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import redis
+
+    from clipfleet.schemas.keys import QueueKeys
+
+__all__ = ["keys", "make_redis", "redis_binary"]
+
+
+@pytest.fixture(params=["users.acl", "users-6.2.acl"])
+def guarded(request: pytest.FixtureRequest, redis_binary: str, tmp_path: Path, keys: QueueKeys) -> Iterator[Guarded]:
+    """A server that lets in the users of ``keys``' queue alone: with selectors (7.0 and later), and without."""
+    selectors = request.param == "users.acl"
+    fitting = [one for one in (redis_binary, bundled()) if one and (release(one) >= SELECTORS) == selectors]
+    if not fitting:
+        skip_or_fail(f"no redis-server for {request.param}")
+    made = make_users(
+        tmp_path / "passwords",
+        *("--queue", keys.queue, "--from", str(DEPLOY / request.param), "--producer", "shop", "--producer", "mail"),
+    )
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "users.acl").write_text(made.stdout)
+    with RedisServer(fitting[0], aclfile=tmp_path / "users.acl") as server:
+        yield Guarded(server, tmp_path / "passwords", keys, selectors)
+
+
+@pytest.fixture
+def start_worker(keys: QueueKeys) -> Iterator[Callable[..., WorkerProcess]]:
+    """``start_worker(url, watcher, **settings)``: real workers, watched over a connection with other rights."""
+    started: list[WorkerProcess] = []
+
+    def start(url: str, watcher: redis.Redis, **settings: Any) -> WorkerProcess:
+        worker = WorkerProcess(url, keys, **settings)
+        worker._client.close()
+        worker._client = watcher
+        started.append(worker)
+        return worker.start()
+
+    yield start
+    for worker in started:
+        worker.__exit__()
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Callable[..., Done]:
+    """The real command, to its end: ``cli("status", REDIS_URL=...)``."""
+
+    def run(*args: str, timeout: float = 60, **env: str) -> Done:
+        done = subprocess.run(
+            [sys.executable, "-m", "clipfleet.cli", *args],
+            cwd=tmp_path,
+            env=clean_environment(**env) | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return run

@@ -1,0 +1,100 @@
+"""Redis over TLS alone: our client, worker and command speak it, and trust nobody but the CA that they were given."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clipfleet.producer import Client, Unavailable
+from security.servers import make_certificates
+from support.fixtures import skip_or_fail
+from support.redis_server import RedisServer, free_port
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from clipfleet.schemas.keys import QueueKeys
+    from support.cli import Done
+    from support.fleet import WorkerProcess
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("openssl") is None:
+        skip_or_fail("no openssl to make certificates with")
+    folder = tmp_path_factory.mktemp("tls")
+    make_certificates(folder)
+    return folder
+
+
+@pytest.fixture
+def tls_redis(redis_binary: str, certificates: Path) -> Iterator[RedisServer]:
+    """A server that speaks TLS to clients with a certificate of the CA; its plain port is for the fixture alone."""
+    # With nothing to listen on it ends at once, and says whether it knew the option.
+    said = subprocess.run([redis_binary, "--port", "0", "--tls-port", "0"], capture_output=True, text=True, check=False)
+    if "Bad directive" in said.stdout + said.stderr:
+        skip_or_fail("this redis-server was built without TLS")
+    with RedisServer(
+        redis_binary,
+        tls_port=free_port(),
+        tls_cert_file=certificates / "cert.pem",
+        tls_key_file=certificates / "key.pem",
+        tls_ca_cert_file=certificates / "ca.pem",
+        tls_auth_clients="yes",
+        bind=["127.0.0.1", "127.0.0.2"],
+    ) as server:
+        yield server
+
+
+def url(
+    server: RedisServer, certificates: Path, *, ca: str = "ca", host: str = "127.0.0.1", client: bool = True
+) -> str:
+    own = f"&ssl_certfile={certificates}/cert.pem&ssl_keyfile={certificates}/key.pem" if client else ""
+    return f"rediss://{host}:{server.config['tls_port']}?ssl_ca_certs={certificates}/{ca}.pem{own}"
+
+
+def test_given_tls_with_client_certificates_then_worker_client_and_command_speak_it(
+    tls_redis: RedisServer,
+    certificates: Path,
+    keys: QueueKeys,
+    start_worker: Callable[..., WorkerProcess],
+    cli: Callable[..., Done],
+) -> None:
+    address = url(tls_redis, certificates)
+    worker = start_worker(address, tls_redis.client(), model="none")
+    with Client(address, queue=keys.queue, timeout=20) as client:
+        assert client.run("echo", {"data": b"x"}).outputs == {"data": b"x"}
+    assert cli("status", "--json", "--queue", keys.queue, REDIS_URL=address).code == 0
+    assert worker.terminate() == 0
+
+
+@pytest.mark.parametrize("fault", ["another CA", "no CA of its own", "another name", "no certificate of ours"])
+def test_given_somebody_else_then_the_client_and_the_worker_say_nothing_to_it(
+    tls_redis: RedisServer, certificates: Path, keys: QueueKeys, cli: Callable[..., Done], fault: str
+) -> None:
+    address = {
+        "another CA": url(tls_redis, certificates, ca="other"),
+        "no CA of its own": f"rediss://:s3cret@127.0.0.1:{tls_redis.config['tls_port']}",
+        "another name": url(tls_redis, certificates, host="127.0.0.2"),
+        "no certificate of ours": url(tls_redis, certificates, client=False),
+    }[fault]
+    with (
+        Client(address, queue=keys.queue, timeout=2, wait_for_worker=True) as client,
+        pytest.raises(Unavailable) as told,
+    ):
+        client.run("echo", {"data": 1})
+    assert "s3cret" not in str(told.value)
+    worker = cli("worker", "--queue", keys.queue, "--model", "none", REDIS_URL=address)
+    assert worker.code == 1
+    assert "certificate" in worker.err or "ssl" in worker.err.lower()
+    assert "s3cret" not in worker.err + worker.out
+    # Nobody got as far as a command: not even the connection's name was told.
+    with tls_redis.client() as admin:
+        wait_until(lambda: len(admin.client_list()) == 1, 5, "the refused connections to be gone")
+        assert admin.dbsize() == 0
+        assert {"auth", "evalsha", "hset", "xadd"}.isdisjoint(admin.info("commandstats").keys())
