@@ -44,9 +44,17 @@ def test_given_no_group_when_reclaimed_then_the_error_says_so(queue, redis_clien
 
 def test_given_work_handed_back_unrun_when_reclaimed_then_it_is_taken_in_bulk_as_far_as_there_is_room(queue):
     ids = aged(queue, 0, 0, 0, 0, 0)
-    assert queue.reclaim(room=3, solo=False) == ("-", 0, [(each, 1) for each in ids[:3]])
+    assert queue.reclaim(room=3, solo=False) == ("(" + ids[2], 0, [(each, 1) for each in ids[:3]])
     assert queue.reclaim(room=3, solo=False) == ("-", 0, [(each, 1) for each in ids[3:]])
     assert queue.pending() == dict.fromkeys(ids, ("w2", 1))
+
+
+def test_given_work_that_is_only_handed_back_again_when_reclaimed_on_then_what_waits_behind_it_has_its_turn(queue):
+    first, second, third = aged(queue, 0, 0, 0)
+    cursor, _, taken = queue.reclaim(room=2, solo=False)
+    assert taken == [(first, 1), (second, 1)]
+    assert queue.handback("w2", (first, 0), (second, 0)) == 2
+    assert queue.reclaim(room=2, solo=False, cursor=cursor) == ("-", 0, [(third, 1)])
 
 
 def test_given_no_room_when_reclaimed_then_nothing_is_taken(queue):
@@ -75,7 +83,7 @@ def test_given_a_suspect_behind_others_when_those_are_taken_then_it_is_left(queu
 
 def test_given_a_suspect_before_others_when_it_is_taken_then_it_stands_alone(queue):
     suspect, _, _ = aged(queue, 1, 0, 0)
-    assert queue.reclaim() == ("-", 0, [(suspect, 2)])
+    assert queue.reclaim() == ("(" + suspect, 0, [(suspect, 2)])
 
 
 @pytest.mark.parametrize("solo", [True, False])

@@ -125,16 +125,21 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(worker=WORKERS, room=st.integers(0, 4), solo=st.booleans())
     def reclaim(self, worker, room, solo):
         expected, left, places = [], 0, room
+        at, resume = "-", None
         for one in sorted((each for each in self.open(0) if each.overdue), key=lambda each: each.order):
             if 1 <= one.deliveries < MAX_DELIVERIES:  # a suspect: first and alone, or not now
                 if not solo or expected:
                     left += 1
+                    at = "(" + one.stream_id
                     continue
                 places = 1
             if len(expected) < places:
                 expected.append(one)
+            else:
+                resume = resume or at
+            at = "(" + one.stream_id
         answer = self.queue.reclaim(worker, room=room, solo=solo)
-        assert answer == ("-", left, [(one.stream_id, one.deliveries + 1) for one in expected])
+        assert answer == (resume or "-", left, [(one.stream_id, one.deliveries + 1) for one in expected])
         for one in expected:
             one.owner, one.deliveries, one.overdue = worker, one.deliveries + 1, False
 

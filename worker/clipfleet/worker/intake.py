@@ -32,6 +32,7 @@ __all__ = ["Intake"]
 log = logging.getLogger(__name__)
 
 RECLAIM_EVERY_S = 1.0
+LOOK_S = 0.1  # how long one tick may go through what is parked: reading must go on
 BLOCK_MS = 1_000
 BULK_SHARE = 8
 PARK_MS = 1_000
@@ -115,21 +116,29 @@ class Intake:
         solo = self._suspects and ledger.wait_active(0, RECLAIM_EVERY_S)
         if self._suspects and not solo:
             return
-        suspects = 0
+        suspects, give_up = 0, time.monotonic() + LOOK_S
         for lane in config.keys.lanes:
-            reclaimed = self._stream.reclaim(
-                lane,
-                lease_ms=config.lease_ms,
-                room=max(0, self._room()),
-                max_deliveries=config.max_deliveries,
-                solo=solo and ledger.active == 0,
-                cursor=self._cursors[lane],
-            )
-            self._cursors[lane] = reclaimed.cursor
-            suspects += reclaimed.suspects
-            self._accept([one for one in reclaimed.deliveries if one.stream_id not in ledger])
+            suspects += self._look(lane, solo=solo)
+            # What is taken only to be handed back again (its store is away) must not hide what waits behind it.
+            while not solo and self._cursors[lane] != "-" and self._room() > 0 and time.monotonic() < give_up:
+                suspects += self._look(lane, solo=False)
         self._suspects = suspects > 0
         self._reclaim_at = time.monotonic() + RECLAIM_EVERY_S
+
+    def _look(self, lane: str, *, solo: bool) -> int:
+        """Take over what there is room for, from where the last look ended; how many suspects it left alone."""
+        ledger, config = self._context.ledger, self._config
+        reclaimed = self._stream.reclaim(
+            lane,
+            lease_ms=config.lease_ms,
+            room=max(0, self._room()),
+            max_deliveries=config.max_deliveries,
+            solo=solo and ledger.active == 0,
+            cursor=self._cursors[lane],
+        )
+        self._cursors[lane] = reclaimed.cursor
+        self._accept([one for one in reclaimed.deliveries if one.stream_id not in ledger])
+        return reclaimed.suspects
 
     # Sorting out --------------------------------------------------------------------------------------------------
 
