@@ -91,45 +91,30 @@ def message(**fields: Any) -> bytes:
 ODD_VALUES = [None, True, 0, -1, 2**63, 1.5, float("nan"), "", "x" * 10_000, b"\xff", [], [1], {}, {"a": 1}, {"url": 1}]
 
 
+CLAIMS = [b"\xdf\xff\xff\xff\xff", b"\xdd\x7f\xff\xff\xff", b"\xc6\x05\xf5\xe1\x00", b"\xdb\x7f\xff\xff\xff", b"\xc9"]
+
+
 def garbage(keys: QueueKeys) -> Iterator[dict[str, Any]]:
     """Stream entries that no producer sends."""
     rng = random.Random(3)
-    yield {"x": "y"}
-    yield {"m": ""}
-    yield {"d": "1"}
-    for claim in (
-        b"\xdf\xff\xff\xff\xff",
-        b"\xdd\x7f\xff\xff\xff",
-        b"\xc6\x05\xf5\xe1\x00",
-        b"\xdb\x7f\xff\xff\xff",
-        b"\xc9",
-    ):
-        yield {"m": claim}
-        yield {"m": b"\x82\xa1v\x01\xa2id" + claim}
+    yield from ({"x": "y"}, {"m": ""}, {"d": "1"})
+    yield from ({"m": start + claim} for claim in CLAIMS for start in (b"", b"\x82\xa1v\x01\xa2id"))
     yield {"m": b"\x91" * 100_000}
     yield {"m": b"\x81\xa1a" * 5_000 + b"\xc0"}
     yield {"m": msgpack.packb({"v": 1, "id": "i", 5: 6})}
-    for _ in range(100):
-        yield {"m": rng.randbytes(rng.randrange(200))}
-    for name in ("v", "id", "pipeline", "inputs", "options", "reply_to", "reply_ttl", "trace"):
-        for value in ODD_VALUES:
-            if not isinstance(value, int) or value < 2**63 or name != "v":
-                yield {"m": message(**{name: value})}
-    for place in (
-        "anything",
-        keys.fleet,
-        keys.lanes[0],
-        keys.result("another"),
-        keys.inbox("a b"),
-        keys.inbox("x") + "\n",
-    ):
-        yield {"m": message(reply_to=place)}
-    for identity in ("i" * 10_000, "a:b", "../x", "a\0b", "{x}", "é"):
-        yield {"m": message(id=identity)}
-    for deadline in ("", "-1", "abc", "9" * 15, "9" * 30, "1e9", b"\xff\xff"):
-        yield {"m": message(), "d": deadline}
-    for pipeline in ("embed_text", "embed_image", "index_image", "search", "delete", "x" * 64):
-        for value in ODD_VALUES:
+    yield from ({"m": rng.randbytes(rng.randrange(200))} for _ in range(100))
+    elsewhere = ("anything", keys.fleet, keys.lanes[0], keys.result("another"), keys.inbox("a b"), keys.inbox("x\n"))
+    yield from ({"m": message(reply_to=place)} for place in elsewhere)
+    yield from ({"m": message(id=name)} for name in ("i" * 10_000, "a:b", "../x", "a\0b", "{x}", "é"))
+    yield from ({"m": message(), "d": end} for end in ("", "-1", "abc", "9" * 15, "9" * 30, "1e9", b"\xff\xff"))
+    yield from odd_values()
+
+
+def odd_values() -> Iterator[dict[str, Any]]:
+    for value in ODD_VALUES:
+        for name in ("v", "id", "pipeline", "inputs", "options", "reply_to", "reply_ttl", "trace"):
+            yield {"m": message(**{name: value})}
+        for pipeline in ("embed_text", "embed_image", "index_image", "search", "delete", "x" * 64):
             yield {"m": message(pipeline=pipeline, inputs={"text": value, "image": value, "data": value})}
 
 
@@ -222,6 +207,7 @@ def test_given_strangers_among_workers_and_consumers_then_presence_and_tidying_g
     server: RedisServer, neighbour: redis.Redis, keys: QueueKeys, watched: Callable[..., Watched]
 ) -> None:
     fleet = watched()
+    (mine,) = fleet.worker.names
     fleet.client.run("echo", {"data": 1})
     now = time.time() * 1000 + 60_000
     strangers: dict[Any, str] = {b"\xff\xfe": "1", "x" * 10_000: "2", "a b": "3", "no-number": "abc", "huge": "1e300"}
@@ -232,7 +218,6 @@ def test_given_strangers_among_workers_and_consumers_then_presence_and_tidying_g
         )
         neighbour.xgroup_createconsumer(keys.lanes[0], "workers", name)
     neighbour.hset(keys.worker("no-number"), "more", b"\xff")
-    (mine,) = fleet.worker.names[:1]
     before = float(neighbour.hget(keys.worker(mine), "settled"))
     # When heartbeats come and a rate is published
     for _ in range(20):

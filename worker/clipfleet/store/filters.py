@@ -1,9 +1,10 @@
 """Filters: what users may ask of metadata, and what of it reaches Milvus.
 
 A filter is a mapping (``{"year": {">=": 2020}, "tag": "cat"}``) or an expression
-(``year >= 2020 and tag == "cat"``, see ``grammar``). Both become the same small tree, and only the tree is compiled: a
-user's text is never passed on, field names are allow-listed, values are escaped literals (Milvus Lite and Milvus 2.3
-have no filter templates). So a filter that a service adds with ``combine`` cannot be talked around.
+(``year >= 2020 and tag == "cat"``, see ``grammar``), also inside ``$and``, ``$or`` and ``$not``. Both become the same
+small tree, and only the tree is compiled: a user's text is never passed on, field names are allow-listed, values are
+escaped literals (Milvus Lite and Milvus 2.3 have no filter templates). So a filter that a service adds with ``combine``
+or ``$and`` cannot be talked around.
 
 Stores disagree about rows that lack a key: Lite reasons with three values, the server with two. We fix two: **a
 condition on a missing key is false, and its negation true** (so ``year != 2020`` finds rows without a year). For that,
@@ -113,9 +114,7 @@ def parse(given: Filter) -> Node | None:
     if given is None:
         return None
     if isinstance(given, str):
-        from clipfleet.store import grammar  # noqa: PLC0415 - it builds this module's nodes
-
-        node = grammar.parse_expression(given) if given.strip() else None
+        node = _expression(given) if given.strip() else None
     elif isinstance(given, Mapping):
         node = _from_mapping(given, depth=0) if given else None
     elif isinstance(given, Compare | In | Like | Exists | And | Or | Not):
@@ -228,9 +227,19 @@ def _from_item(key: object, value: object, depth: int) -> Node:
 
 
 def _nested(value: object, depth: int) -> Node:
+    # An expression stands for itself here, read to its own end: a service adds its tenant to a user's text by
+    # {"$and": [{"tenant": "a"}, text]}, and never by gluing texts together.
+    if isinstance(value, str):
+        return _expression(value)
     if not isinstance(value, Mapping):
-        raise refuse(f"expected a mapping inside $and, $or, $not, not {type(value).__name__}")
+        raise refuse(f"expected a mapping or an expression inside $and, $or, $not, not {type(value).__name__}")
     return _from_mapping(value, depth + 1)
+
+
+def _expression(text: str) -> Node:
+    from clipfleet.store import grammar  # noqa: PLC0415 - it builds this module's nodes
+
+    return grammar.parse_expression(text)
 
 
 def _check_size(node: Node) -> None:
