@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from chaos.checks import LEASE_MS, answers, at_rest, echoes
+from chaos.checks import LEASE_MS, answers, at_rest, consumers, echoes
 from clipfleet.producer import Client
 from clipfleet.worker import WorkerConfig
 from clipfleet.worker.assembly import assemble
 from clipfleet.worker.control import Channel
+from clipfleet.worker.fleet import Fleet
 from clipfleet.worker.process import Process
 from support.fleet import WorkerProcess, admit
 from support.raw_worker import RawWorker
@@ -75,8 +76,10 @@ def live_once(config: WorkerConfig, number: int, redis_client: redis.Redis) -> N
 
 @pytest.mark.timeout(300)
 def test_a_thousand_lives_of_a_worker_in_one_process_leave_no_thread_or_descriptor(
-    redis_client: redis.Redis, redis_server: RedisServer, keys: QueueKeys
+    redis_client: redis.Redis, redis_server: RedisServer, keys: QueueKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A worker that waits for work looks up each second; a thousand of them need not be waited for.
+    monkeypatch.setattr("clipfleet.worker.intake.BLOCK_MS", 5)
     config = WorkerConfig(redis_url=redis_server.url, queue=keys.queue, model="none", decode_threads=1)
     before = (0, 0)
     for number in range(1_000):
@@ -131,3 +134,31 @@ def test_a_supervisor_that_outlives_many_children_keeps_nothing_of_them(
             last = after_a_death()
         assert last == first
         at_rest(redis_client, keys, [worker])
+
+
+def test_a_name_whose_machine_died_is_struck_off_by_another(
+    redis_client: redis.Redis, redis_server: RedisServer, keys: QueueKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a worker that was killed with its supervisor, so that nobody said goodbye for it
+    gone = WorkerProcess(redis_server.url, keys, model="none", lease_ms=LEASE_MS).start()
+    (name,) = gone.names
+    admit(redis_client, keys, echoes(3))
+    answers(redis_client, keys, echoes(3))
+    gone.kill_all()
+    fleet = Fleet(WorkerConfig(redis_url=redis_server.url, queue=keys.queue, model="none"))
+    # When others look around: while its presence is there it stays
+    monkeypatch.setattr("clipfleet.worker.fleet.FORGOTTEN_MS", 0)
+    fleet._tidy({"me"})
+    assert consumers(redis_client, keys) == {name}
+    # and when that is over it goes, unless it still holds something
+    redis_client.delete(keys.worker(name))
+    redis_client.xgroup_createconsumer(keys.lanes[0], "workers", "holds")
+    admit(redis_client, keys, echoes(1, "held"))
+    redis_client.xreadgroup("workers", "holds", {keys.lanes[0]: ">"}, count=1)
+    fleet._tidy({"me"})
+    fleet.close()
+    assert consumers(redis_client, keys) == {"holds"}
+    # whose work is done first
+    with WorkerProcess(redis_server.url, keys, model="none", lease_ms=LEASE_MS):
+        assert all(result.ok for result in answers(redis_client, keys, echoes(1, "held")).values())
+    gone._client.close()

@@ -14,8 +14,7 @@ import pytest
 
 from chaos.checks import LEASE_MS, at_rest
 from clipfleet.producer import AsyncClient, Client, Expired, requests
-from clipfleet.schemas.request import Request
-from support.fleet import TESTS, admit
+from support.fleet import TESTS
 from support.raw_worker import RawWorker
 from support.waiting import wait_until
 
@@ -75,16 +74,6 @@ def test_a_producer_that_dies_leaves_an_inbox_that_expires_and_harms_nobody(
     with Client(redis_server.url, queue=keys.queue) as client:
         assert client.run("echo", {"data": 1}).ok
     at_rest(redis_client, keys, [worker])
-
-
-def test_an_unread_inbox_goes_when_its_time_is_over(
-    redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
-) -> None:
-    start_worker(model="none")
-    inbox = keys.inbox("gone.producer")
-    admit(redis_client, keys, [Request("one", "echo", {"data": 1}, reply_to=inbox, reply_ttl_ms=1_000)])
-    wait_until(lambda: redis_client.llen(inbox) == 1, 20, "the result")
-    wait_until(lambda: not redis_client.exists(inbox), 5, "the inbox gone")
 
 
 def test_replicas_of_a_service_never_share_an_inbox(
@@ -193,7 +182,7 @@ def test_a_worker_whose_clock_is_an_hour_off_keeps_the_servers_deadlines(
 ) -> None:
     # Given one request whose time is over by the server's clock, and one that has a minute
     with Client(redis_server.url, queue=keys.queue, wait_for_worker=True) as client:
-        late = client.submit("echo", {"data": 1}, timeout=0.2, reply="key").accepted(5)
+        late = client.submit("echo", {"data": 1}, timeout=0.2).accepted(5)
         with pytest.raises(Expired):
             late.result()
         early = client.submit("echo", {"data": 2}, timeout=60).accepted(5)

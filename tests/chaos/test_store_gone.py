@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from chaos.checks import LEASE_MS, answers, at_rest, held, pending, picture, pictures, texts
-from clipfleet.producer import Client
+from clipfleet.producer import Client, requests
 from clipfleet.schemas.errors import ErrorCode
 from clipfleet.store import Store, StoreConfig
 from clipfleet.store.lite import LiteServer
@@ -85,14 +85,12 @@ def test_a_milvus_killed_in_mid_batch_has_a_row_for_every_request_answered_ok(
     with Client(redis_server.url, queue=keys.queue, timeout=120) as client:
         # Given a stream of pictures
         jobs = [
-            client.submit(
-                "index_image", {"image": picture(n), "id": f"p{n}", "collection": "mid", "metadata": {"n": n}}
-            )
+            client.submit(requests.index_image(picture(n), id=f"p{n}", collection="mid", metadata={"n": n}))
             for n in range(300)
         ]
         for after in (40, 160):
             # When Milvus is killed in the middle of it, twice
-            wait_until(lambda after=after: sum(job.done for job in jobs) >= after, 60, f"{after} answered")
+            wait_until(lambda after=after: sum(job.done() for job in jobs) >= after, 60, f"{after} answered")
             assert own_lite.pid is not None
             os.kill(own_lite.pid, signal.SIGKILL)
             wait_until(lambda: own_lite.pid is None, 10, "its end")
