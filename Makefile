@@ -26,7 +26,7 @@ demo: $(VENV)/.local
 	@$(BIN)/clipfleet demo
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -q -m "$(QUICK)" $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "$(QUICK)" $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import msgpack
-
 import redis
 
 PAGE = Path(__file__).parents[2].joinpath("docs/protocol.md").read_text()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
+
     from clipfleet.schemas.keys import QueueKeys
     from support.fleet import WorkerProcess
 

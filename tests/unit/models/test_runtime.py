@@ -257,3 +257,14 @@ def test_given_a_file_that_is_no_graph_then_the_reason_names_it(copied, republis
 
     with pytest.raises(DeviceUnavailable, match=r"cannot load image\.onnx"):
         open_runtime(load_bundle(copied), providers=["cpu"])
+
+
+def test_onnx_runtime_is_told_not_to_report_home() -> None:
+    # In a process of its own: the variable counts when the library is loaded.
+    code = (
+        "import os; os.environ.pop('ORT_DISABLE_TELEMETRY', None)\n"
+        "from clipfleet.models import open_runtime, resolve_model\n"
+        "open_runtime(resolve_model('demo')).close()\n"
+        "assert os.environ['ORT_DISABLE_TELEMETRY'] == '1'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import redirect_stdout
 from importlib import metadata
@@ -74,6 +75,8 @@ def open_engine(bundle: Bundle, *, provider: Provider, device: str, threads: int
         ModelError: ONNX Runtime cannot read a graph.
     """
     try:
+        # From 1.29 its wheels report sessions to their maker unless told not to: what a fleet embeds is nobody's business.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime as ort  # noqa: PLC0415  as late as possible: torch users need none
     except ImportError as error:
         extra = "cpu" if device == "cpu" else "gpu"
