@@ -13,7 +13,6 @@ from clipfleet.schemas.errors import ErrorCode
 from clipfleet.schemas.request import Request
 from clipfleet.schemas.result import decode_result
 from support.fleet import admit, results
-from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from support.fleet import WorkerProcess
 
 LEASE_MS = 1_500
-Start = "Callable[..., WorkerProcess]"
 
 
 def texts(count: int, start: str = "r") -> list[Request]:

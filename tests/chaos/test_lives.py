@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from chaos.checks import LEASE_MS, answers, at_rest, consumers, echoes
+from chaos.checks import LEASE_MS, all_let_go, answers, at_rest, consumers, echoes
 from clipfleet.producer import Client
 from clipfleet.worker import WorkerConfig
 from clipfleet.worker.assembly import assemble
@@ -144,6 +144,7 @@ def test_a_name_whose_machine_died_is_struck_off_by_another(
     (name,) = gone.names
     admit(redis_client, keys, echoes(3))
     answers(redis_client, keys, echoes(3))
+    all_let_go(gone)
     gone.kill_all()
     fleet = Fleet(WorkerConfig(redis_url=redis_server.url, queue=keys.queue, model="none"))
     # When others look around: while its presence is there it stays
