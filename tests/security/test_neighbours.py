@@ -218,6 +218,7 @@ def test_given_strangers_among_workers_and_consumers_then_presence_and_tidying_g
         )
         neighbour.xgroup_createconsumer(keys.lanes[0], "workers", name)
     neighbour.hset(keys.worker("no-number"), "more", b"\xff")
+    wait_until(lambda: neighbour.hexists(keys.worker(mine), "settled"), 10, "a heartbeat")
     before = float(neighbour.hget(keys.worker(mine), "settled"))
     # When heartbeats come and a rate is published
     for _ in range(20):

@@ -7,9 +7,10 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 from clipfleet.producer import Client, Unavailable
-from security.servers import make_certificates
+from security.servers import DEPLOY, SELECTORS, make_certificates, make_users, release
 from support.fixtures import skip_or_fail
 from support.redis_server import RedisServer, free_port
 from support.waiting import wait_until
@@ -98,3 +99,41 @@ def test_given_somebody_else_then_the_client_and_the_worker_say_nothing_to_it(
         wait_until(lambda: len(admin.client_list()) == 1, 5, "the refused connections to be gone")
         assert admin.dbsize() == 0
         assert {"auth", "evalsha", "hset", "xadd"}.isdisjoint(admin.info("commandstats").keys())
+
+
+def settings_of(conf: Path) -> dict[str, str]:
+    """A redis.conf as RedisServer takes it."""
+    lines = [line for line in conf.read_text().splitlines() if line and not line.startswith("#")]
+    pairs = (line.split(maxsplit=1) for line in lines)
+    return {name.replace("-", "_"): value.strip('"') for name, value in pairs}
+
+
+def test_given_the_configuration_that_we_ship_then_it_starts_and_takes_no_field_that_is_too_large(
+    redis_binary: str, certificates: Path, tmp_path: Path
+) -> None:
+    made = make_users(tmp_path / "passwords", "--from", str(DEPLOY / acl_for(redis_binary)))
+    (tmp_path / "users.acl").write_text(made.stdout)
+    places = {
+        "aclfile": tmp_path / "users.acl",
+        "tls_cert_file": certificates / "cert.pem",
+        "tls_key_file": certificates / "key.pem",
+        "tls_ca_cert_file": certificates / "ca.pem",
+    }
+    port = free_port()
+    shipped = settings_of(DEPLOY / "redis.conf")
+    assert shipped.keys() > places.keys()
+    assert shipped["port"] == "0"
+    # (a plain port, for this test alone)
+    with RedisServer(redis_binary, **shipped | places | {"port": port, "tls_port": free_port()}) as server:
+        admin = {"username": "admin", "password": (tmp_path / "passwords" / "admin").read_text().strip()}
+        with server.client(**admin) as client:
+            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+            assert client.config_get("appendonly") == {"appendonly": "yes"}
+            client.xadd("lane", {"m": b"x" * 9_000_000})
+            with pytest.raises((redis.ConnectionError, redis.ResponseError)):
+                client.xadd("lane", {"m": b"x" * 20_000_000})
+            assert client.xlen("lane") == 1
+
+
+def acl_for(binary: str) -> str:
+    return "users.acl" if release(binary) >= SELECTORS else "users-6.2.acl"
