@@ -52,6 +52,15 @@ def test_given_a_redis_that_does_not_answer_when_looked_for_then_it_is_not_belie
     assert find_live(tmp_path) is None
 
 
+def test_given_somebody_elses_file_in_a_folder_above_when_looked_for_then_it_is_not_believed(
+    mine, tmp_path, monkeypatch
+):
+    folder = written(mine, tmp_path)
+    assert find_live(tmp_path / "mine") == (mine, folder)
+    monkeypatch.setattr(os, "geteuid", lambda: (folder / FILE).stat().st_uid + 1)
+    assert find_live(tmp_path / "mine") is None
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"v": 2, "pid": 1}', '{"v": 1}', '{"v": 1, "pid": 1, "more": 2}'])
 def test_given_a_file_that_makes_no_sense_when_read_then_there_is_none(text, tmp_path):
     (tmp_path / FILE).write_text(text)

@@ -1,7 +1,8 @@
 """``.clipfleet/endpoints.json``: where the fleet of this folder answers, and whether it is alive.
 
 Written by ``up`` and ``--local``, read by every command that was not told where its fleet is. A file is believed
-only while the process that wrote it lives (same pid *and* start time: pids come back) and its Redis answers.
+only while the process that wrote it lives (same pid *and* start time: pids come back) and its Redis answers, and when
+it is ours: in a shared folder such as /tmp anybody may leave a ``.clipfleet`` above our own folders.
 """
 
 from __future__ import annotations
@@ -82,9 +83,16 @@ def find_live(start: Path) -> tuple[Endpoints, Path] | None:
     for place in (start, *start.parents):
         folder = place / FOLDER
         endpoints = Endpoints.read(folder)
-        if endpoints is not None and endpoints.is_live():
+        if endpoints is not None and _ours(folder / FILE) and endpoints.is_live():
             return endpoints, folder
     return None
+
+
+def _ours(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def process_start(pid: int) -> int | None:
