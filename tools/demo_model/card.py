@@ -95,7 +95,7 @@ def questions(report: dict[str, Any]) -> list[str]:
         "## Seventy plain questions",
         "",
         (
-            "Written, with the answers that count, before the first training run (`tools/demo_model/questions.toml`); "
+            "Written, with the answers that count, before the first training run (`questions.toml`); "
             "left out, word for word, of the phrases asked of the teacher; a few are names or keywords in their own right "
             '("thumbs up", "fruit") and were learnt as such.'
         ),
