@@ -38,8 +38,8 @@ def answered_once(client: redis.Redis, keys: QueueKeys, ids: list[str], timeout:
 def test_a_worker_killed_in_its_model_call_loses_nothing(
     redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    # Given a worker that stands in its model call with requests on the device and in decode
-    worker = start_worker(hooks="support.hooks:Barrier", lease_ms=LEASE_MS)
+    # Given a worker that stands in its model call with requests on the device and in decode; leases are long
+    worker = start_worker(hooks="support.hooks:Barrier", lease_ms=60_000, max_batch_size=16)
     worker.hold("call")
     requests = texts(200)
     assert admit(redis_client, keys, requests)[0] == 200
@@ -136,7 +136,9 @@ def test_sigterm_hands_undone_work_back_at_once(
     worker.release("call")
     assert worker.process.wait(10) == 0
     # Then what it did not run is free for others now, with no death counted
-    assert len(redis_client.xpending_range(keys.lanes[0], "workers", "-", "+", 200)) <= 16
+    back = redis_client.xpending_range(keys.lanes[0], "workers", "-", "+", 200)
+    assert len(back) <= 16
+    assert {(one["consumer"], one["times_delivered"]) for one in back} <= {(b"handback", 0)}
     assert redis_client.xinfo_consumers(keys.lanes[0], "workers") == [] or {
         one["name"] for one in redis_client.xinfo_consumers(keys.lanes[0], "workers")
     } == {b"handback"}

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 # Short, so that tests that wait for leases do not wait for long; the rules are the same at 10 s.
 LEASE_MS = 2_000
-THREE_LEASES_S = 3 * LEASE_MS / 1000
 
 
 def picture(seed: int) -> bytes:

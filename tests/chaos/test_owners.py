@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.chaos
 BARRIER = "support.hooks:Barrier"
 
 
-@pytest.mark.parametrize("stopped", ["worker alone", "whole group"])
-@pytest.mark.parametrize("failing", [False, True], ids=["late success", "late failure"])
+@pytest.mark.parametrize("stopped", ["alone", "group"])
+@pytest.mark.parametrize("failing", [False, True], ids=["success", "failure"])
 def test_a_stale_owner_comes_back_while_the_new_one_works(
     redis_client: redis.Redis,
     keys: QueueKeys,
@@ -45,7 +46,7 @@ def test_a_stale_owner_comes_back_while_the_new_one_works(
     (old,) = owners(redis_client, keys)
     wait_until(lambda: held(first) == 1, 10, "it says that it holds one")
     # When it is stopped, alone or with its supervisor
-    victims = [first.child()] if stopped == "worker alone" else first.group()
+    victims = [first.child()] if stopped == "alone" else first.group()
     for victim in victims:
         victim.suspend()
     # then another takes the request over when the lease has ended, and stands in its own call
@@ -56,13 +57,21 @@ def test_a_stale_owner_comes_back_while_the_new_one_works(
     ((new, deliveries),) = pending(redis_client, keys).values()
     assert (new, deliveries) == (second.names[0], 2)
     assert new != old
-    # The first one goes on, with a result or with a failure of its own
+    # The first one goes on; its supervisor renews what it thinks is held, and steals nothing
+    for victim in reversed(victims):
+        victim.resume()
+    since = time.monotonic()
+
+    def a_lease() -> bool:
+        assert set(pending(redis_client, keys).values()) == {(new, 2)}
+        return time.monotonic() - since > LEASE_MS / 1000
+
+    wait_until(a_lease, 10, "a lease")
+    # It comes out of its call, with a result or with a failure of its own
     if failing:
         (first.barrier / "fail-call").touch()
     first.release("call")
-    for victim in reversed(victims):
-        victim.resume()
-    all_let_go(first)
+    wait_until(lambda: [one.get("settled") for one in first.presence()] == ["1"], 30, "its late settling")
     # Its failure does not count and its success does; in neither case is the new owner's lease stolen
     result_key = keys.result(request.id)
     if failing:
@@ -86,23 +95,29 @@ def test_a_stale_owner_comes_back_while_the_new_one_works(
 def test_a_call_of_three_leases_is_not_reclaimed_while_its_worker_lives(
     redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess], kind: str
 ) -> None:
-    # Given a worker in a call of four leases, blocked in C with the GIL or without, and an idle one that comes then
+    # Given a worker in a call that is blocked in C, with the GIL or without, and an idle one that comes then
     busy = start_worker(hooks="support.hooks:LongCall", lease_ms=1_500)
     (busy_name,) = busy.names
-    (busy.barrier / kind).write_text("8")
+    fifo = busy.barrier / kind
+    os.mkfifo(fifo)
     requests = texts(8, kind)
     admit(redis_client, keys, requests)
     busy.reached("call")
     assert owners(redis_client, keys) == {busy_name}
     idle = start_worker(lease_ms=1_500)
+    since = time.monotonic()
 
-    # Then all the while they are the busy one's, delivered once, until it answers
-    def answered() -> bool:
-        assert set(pending(redis_client, keys).values()) <= {(busy_name, 1)}
-        return all(redis_client.exists(keys.result(one.id)) for one in requests)
+    # Then for three leases and more they are the busy one's, delivered once
+    def three_leases() -> bool:
+        assert set(pending(redis_client, keys).values()) == {(busy_name, 1)}
+        return time.monotonic() - since > 5
 
-    wait_until(answered, 20, "the busy worker's own answers")
+    wait_until(three_leases, 20, "three leases")
+    # and when the call returns it answers them itself
+    writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)  # an error if nobody stands in the call any more
     assert all(result.ok for result in answers(redis_client, keys, requests).values())
+    os.close(writer)
+    wait_until(lambda: [int(one["settled"]) for one in busy.presence()] == [8], 20, "its own answers")
     at_rest(redis_client, keys, [busy, idle])
 
 
@@ -177,3 +192,23 @@ def test_a_verdict_on_the_item_counts_from_a_stale_owner_too(
     all_let_go(second)
     answers(redis_client, keys, [request])
     at_rest(redis_client, keys, [first, second])
+
+
+def test_a_worker_whose_supervisor_dies_goes_too_even_while_its_call_holds_the_gil(
+    redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # Given a worker that cannot run a line of Python: it would not notice by itself
+    worker = start_worker(hooks="support.hooks:LongCall", lease_ms=LEASE_MS)
+    os.mkfifo(worker.barrier / "gil")
+    requests = texts(2, "orphan")
+    admit(redis_client, keys, requests)
+    worker.reached("call")
+    orphan = worker.child()
+    # When its supervisor is killed, Then it is gone at once, and its work is done elsewhere
+    worker.process.kill()
+    worker.process.wait()
+    psutil.wait_procs([orphan], timeout=5)
+    assert not orphan.is_running()
+    other = start_worker(lease_ms=LEASE_MS)
+    assert all(result.ok for result in answers(redis_client, keys, requests).values())
+    at_rest(redis_client, keys, [other], dead=set(worker.names))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from chaos.checks import LEASE_MS, THREE_LEASES_S, all_let_go, answers, at_rest, held, ids, owners, pending, pictures
+from chaos.checks import all_let_go, answers, at_rest, held, ids, owners, pending, pictures
 from clipfleet.store import Store, StoreConfig
 from support.fleet import admit
 from support.waiting import wait_until
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from support.fleet import WorkerProcess
 
 pytestmark = pytest.mark.chaos
+LEASE_MS = 4_000  # long enough for a laptop with other things to do
 
 
 @pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP"])
@@ -55,7 +56,7 @@ def test_whatever_happens_at_a_point_there_is_one_result_and_one_row(
     child.kill() if fault == "SIGKILL" else child.suspend()
     # Then all are answered elsewhere, within three leases
     found = answers(redis_client, keys, requests)
-    assert time.monotonic() - since < THREE_LEASES_S
+    assert time.monotonic() - since < 3 * LEASE_MS / 1000
     assert all(result.ok for result in found.values())
     before = {one: redis_client.lrange(keys.result(one), 0, -1) for one in found}
     # and when the stopped one goes on, whatever it still does changes nothing

@@ -57,7 +57,7 @@ class Barrier(Hooks):
 
 
 class LongCall(Hooks):
-    """A model call that takes as many seconds as the file ``gil`` says and holds the GIL, or as ``c`` says; once."""
+    """A model call that blocks in C until somebody writes to the FIFO ``gil`` (it holds the GIL) or ``c``; once."""
 
     def __init__(self) -> None:
         self._directory = Path(os.environ["CLIPFLEET_TEST_BARRIER"])
@@ -65,12 +65,11 @@ class LongCall(Hooks):
     def before_call(self, stage: str, batch: Sequence[Work]) -> None:
         # PyDLL keeps the GIL during the call, as a C extension with a long loop does; CDLL gives it up.
         for name, library in (("gil", ctypes.PyDLL(None)), ("c", ctypes.CDLL(None))):
-            wish = self._directory / name
-            if wish.exists():
-                seconds = int(wish.read_text())
-                wish.unlink()
+            fifo = self._directory / name
+            if fifo.is_fifo():
                 (self._directory / f"call.{os.getpid()}").touch()
-                library.sleep(seconds)
+                os.close(library.open(os.fsencode(fifo), os.O_RDONLY))
+                fifo.unlink()
 
 
 class SlowDecode(Hooks):
