@@ -6,12 +6,11 @@ import io
 import re
 
 import numpy as np
+import torch
 from common import SIZE
 from PIL import Image
-from torch.nn import functional
-
-import torch
 from torch import Tensor
+from torch.nn import functional
 
 # Mirrored, these would show something else.
 ONE_WAY = re.compile(

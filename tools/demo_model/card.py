@@ -96,7 +96,7 @@ def questions(report: dict[str, Any]) -> list[str]:
         "",
         (
             "Written, with the answers that count, before the first training run (`questions.toml`); "
-            "left out, word for word, of the phrases asked of the teacher; a few are names or keywords in their own right "
+            "left out, word for word, of the teacher's phrases; some are names or keywords in their own right "
             '("thumbs up", "fruit") and were learnt as such.'
         ),
         "",

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from common import BUNDLE, CONTEXT, DIMENSION, SIZE, WORK, prepare, read_json
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from tokens import END, PAD, START, Encoder
+from torch import Tensor, nn
 from towers import ImageTower, TextTower
 
-import torch
 from clipfleet.models.bundle import staging
 from clipfleet.models.config import ImageConfig, ModelConfig, TextConfig
 from clipfleet.models.fingerprint import fingerprint
-from torch import Tensor, nn
 
 SMALL = 256  # elements; a tensor up to this stays float32, since it costs nothing
 GOLDEN_TEXTS = (

@@ -6,10 +6,9 @@ seconds and spares the first several hundred steps of training.
 
 from __future__ import annotations
 
-from towers import PAD, TextTower
-
 import torch
 from torch import Tensor
+from towers import PAD, TextTower
 
 RIDGE = 0.02
 ROUNDS = 40  # of conjugate gradients

@@ -13,13 +13,12 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import torch
 from common import NPM, WORK, read_json
 from quiz import questions
 from teacher import Teacher, concept_vectors, spoken
-from train_image import keyword_matrix
-
-import torch
 from torch import Tensor
+from train_image import keyword_matrix
 
 OPENERS = (
     "show me", "find", "find me", "i want", "i want to see", "looking for", "i am looking for",

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import WORK
-from torch.nn import functional
-
 import torch
+from common import WORK
 from torch import Tensor
+from torch.nn import functional
 
 
 class Teacher:

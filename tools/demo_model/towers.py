@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from common import CONTEXT, DIMENSION, SIZE
-from torch.nn import functional
-
 import torch
+from common import CONTEXT, DIMENSION, SIZE
 from torch import Tensor, nn
+from torch.nn import functional
 
 PAD = 0
 

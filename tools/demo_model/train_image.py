@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import shapes
+import torch
 from augment import finish, may_flip, place
 from common import DIMENSION, TRAIN_SETS, WORK, read_json
 from teacher import Teacher, concept_vectors
+from torch import Tensor, nn
 from torch.nn import functional
 from towers import Average, ImageTower, optimiser, soft_cross_entropy
-
-import torch
-from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

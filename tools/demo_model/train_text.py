@@ -14,17 +14,16 @@ import time
 from typing import Any
 
 import numpy as np
+import torch
 from augment import finish
 from common import DIMENSION, WORK, read_json
 from first_words import start
 from phrases import Phrases, Taught
 from tokens import Encoder
+from torch import Tensor, nn
 from torch.nn import functional
 from towers import Average, ImageTower, TextTower, optimiser, soft_cross_entropy
 from train_image import Drawings
-
-import torch
-from torch import Tensor, nn
 
 NAMES, KEYWORDS, TAUGHT, GENERATED = 128, 96, 128, 24  # phrases of each batch
 RATE = 1.5e-3
