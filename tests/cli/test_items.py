@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from clipfleet.cli.items import line_groups
+from clipfleet.cli.commands import embed, search
+from clipfleet.cli.items import Answer, line_groups
+from clipfleet.cli.output import Output
+from clipfleet.schemas.result import Result
 from support.cli import clean_environment
+from support.raw_worker import toy_vector
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,10 +54,33 @@ def test_given_a_line_outside_utf8_when_embedded_then_it_fails_alone(cli, fleet)
     assert done.lines[1]["error"]["code"] == "bad_request"
 
 
-def test_given_an_argument_outside_utf8_when_embedded_then_it_does_not_crash(cli, fleet):
-    done = cli("embed", "--json", b"caf\xe9", **fleet)
-    assert done.code == 0
-    assert done.lines[0]["input"] == r"caf\xe9"
+def test_given_an_argument_outside_utf8_when_embedded_then_it_fails_alone_like_a_line(cli, fleet):
+    done = cli("embed", "--json", b"caf\xe9", "größe", **fleet)
+    assert done.code == 3
+    assert [line["input"] for line in done.lines] == [r"caf\xe9", "größe"]
+    assert [line.get("error", {}).get("code") for line in done.lines] == ["bad_request", None]
+
+
+@pytest.mark.parametrize("command", ["embed", "search"])
+def test_given_files_before_and_after_a_flag_when_asked_then_the_order_given_is_kept(cli, fleet, pictures, command):
+    a, b, c = (str(pictures / name) for name in ("a.png", "b.png", "deep/c.jpg"))
+    done = cli(command, "--json", "--image", a, b, "--image", c, **fleet)
+    assert (done.code, [line["input"] for line in done.lines]) == (0, [a, b, c])
+
+
+@pytest.mark.parametrize("show", [embed.show, partial(search.show_hits, elapsed_s=0.1)])
+@pytest.mark.parametrize("json_lines", [True, False])
+def test_given_a_text_that_was_cut_when_shown_then_it_is_said(show, json_lines):
+    outputs = {"vector": toy_vector(b"x"), "hits": [{"id": "a", "score": 0.5, "metadata": {}}]}
+    for notes, said in (({"truncated": True, "batch_size": 2}, True), ({"batch_size": 2}, False)):
+        stdout = io.StringIO()
+        answer = Answer("x", Result("x", ok=True, outputs=outputs, notes=notes), None)
+        show(Output(json_lines=json_lines, stdout=stdout), answer)
+        shown = stdout.getvalue()
+        if json_lines:
+            assert json.loads(shown).get("notes") == ({"truncated": True} if said else None)
+        else:
+            assert ("cut to what the model reads" in shown) is said
 
 
 def test_given_more_lines_than_fit_in_flight_when_embedded_then_all_come_back_in_order(cli, fleet):

@@ -79,7 +79,7 @@ class Tally:
 
 
 def text_items(texts: Iterable[str | bytes]) -> Iterator[Item]:
-    """Texts as they are; bytes (lines of stdin) must be UTF-8."""
+    """Texts as they are, all of them UTF-8: arguments as well as bytes, the lines of stdin."""
     for text in texts:
         if isinstance(text, bytes):
             try:
@@ -87,9 +87,11 @@ def text_items(texts: Iterable[str | bytes]) -> Iterator[Item]:
             except UnicodeDecodeError:
                 label = text.decode("utf-8", "backslashreplace")
                 yield Item(label, error_for(ErrorCode.BAD_REQUEST, "the line is not UTF-8"))
+        elif text.isascii() or printable(text) == text:
+            yield Item(text, text)
         else:
-            # The shell may hand over arguments outside UTF-8 as lone surrogates; the wire carries none.
-            yield Item(printable(text), text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+            # The shell hands over bytes outside UTF-8 as lone surrogates; a guess at them would be another text.
+            yield Item(printable(text), error_for(ErrorCode.BAD_REQUEST, "the text is not UTF-8"))
 
 
 def file_items(paths: Iterable[str | bytes]) -> Iterator[Item]:

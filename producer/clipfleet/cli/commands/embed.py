@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from clipfleet.cli.output import Output
     from clipfleet.schemas.errors import RequestFailed
 
-__all__ = ["failure_json", "register"]
+__all__ = ["failure_json", "register", "show", "show_failure"]
 
 _Inputs = Annotated[
     list[str] | None,
@@ -23,9 +23,8 @@ _Inputs = Annotated[
         show_default=False,
     ),
 ]
-_Images = Annotated[
-    list[str] | None, typer.Option("--image", metavar="FILE", help="A picture; repeatable.", show_default=False)
-]
+# A flag and not an option with a value: only so do files keep the order in which they were given.
+_Images = Annotated[bool, typer.Option("--image", help="What is given are files of pictures: --image a.png b.png.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +41,7 @@ def register(app: typer.Typer) -> None:
     )(embed)
 
 
-def embed(run: Run, inputs: _Inputs = None, *, image: _Images = None) -> int:
+def embed(run: Run, inputs: _Inputs = None, *, image: _Images = False) -> int:
     """Turn texts or pictures into vectors.
 
     Results come in the order given. A bad item fails alone: its line says why, the others are answered, and the
@@ -52,7 +51,7 @@ def embed(run: Run, inputs: _Inputs = None, *, image: _Images = None) -> int:
     from clipfleet.cli.items import Tally, answers, file_items, groups_of, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
-    groups = groups_of([*(image or ()), *(inputs or ())])
+    groups = groups_of(inputs or ())
     if groups is None:
         raise usage(
             "nothing to embed", 'Give texts or --image FILE, or pipe lines in: echo "a cat" | clipfleet embed -'
@@ -64,17 +63,21 @@ def embed(run: Run, inputs: _Inputs = None, *, image: _Images = None) -> int:
         for group in groups:
             for answer in answers(client, read(group), call):
                 tally.add(answer.error)
-                _show(run.out, answer)
+                show(run.out, answer)
     return tally.end()
 
 
-def _show(out: Output, answer: Answer) -> None:
+def show(out: Output, answer: Answer) -> None:
+    """The vector of one input."""
     if answer.error is not None or answer.result is None:
         show_failure(out, answer)
     elif out.json_lines:
         # Nine significant digits are a float32, whole.
         vector = [float(f"{x:.9g}") for x in answer.result.vector]
-        out.json({"input": answer.label, "ok": True, "vector": vector})
+        line: dict[str, Any] = {"input": answer.label, "ok": True, "vector": vector}
+        if answer.result.notes.get("truncated"):
+            line["notes"] = {"truncated": True}
+        out.json(line)
     else:
         vector = answer.result.vector.tolist()
         head = ", ".join(f"{x:+.4f}" for x in vector[:6])

@@ -23,10 +23,7 @@ _Queries = Annotated[
         show_default=False,
     ),
 ]
-_Images = Annotated[
-    list[str] | None,
-    typer.Option("--image", metavar="FILE", help="Look for pictures like this one; repeatable.", show_default=False),
-]
+_Images = Annotated[bool, typer.Option("--image", help="Look for pictures like these: --image cat.png dog.png.")]
 _Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=16_384, help="How many hits.")]
 _Filter = Annotated[
     str | None,
@@ -57,7 +54,7 @@ def search(
     run: Run,
     text: _Queries = None,
     *,
-    image: _Images = None,
+    image: _Images = False,
     collection: Collection = "images",
     limit: _Limit = 10,
     where: _Filter = None,
@@ -70,7 +67,7 @@ def search(
     from clipfleet.cli.items import Tally, answers, file_items, groups_of, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
-    groups = groups_of([*(image or ()), *(text or ())])
+    groups = groups_of(text or ())
     if groups is None:
         raise usage("nothing to search for", 'Give words or --image FILE: clipfleet search "a red heart"')
     read = file_items if image else text_items
@@ -100,9 +97,14 @@ def show_hits(out: Output, answer: Answer, *, elapsed_s: float) -> None:
     hits = answer.result.hits
     if out.json_lines:
         rows = [{"id": hit.id, "score": hit.score, "metadata": dict(hit.metadata)} for hit in hits]
-        out.json({"input": answer.label, "ok": True, "hits": rows})
+        line: dict[str, Any] = {"input": answer.label, "ok": True, "hits": rows}
+        if answer.result.notes.get("truncated"):
+            line["notes"] = {"truncated": True}
+        out.json(line)
         return
     title = f"{answer.label}: {len(hits)} hit{'' if len(hits) == 1 else 's'} in {elapsed_s * 1000:.0f} ms"
+    if answer.result.notes.get("truncated"):
+        title += "  (cut to what the model reads)"
     if not hits:
         out.line(title)
         return
