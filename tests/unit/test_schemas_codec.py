@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import struct
 import tracemalloc
 
@@ -35,6 +36,86 @@ def nested(depth: int, *, lists: bool) -> bytes:
 @given(MAPS)
 def test_given_any_map_when_encoded_and_decoded_then_it_is_the_same(value):
     assert decode_map(encode_map(value), max_bytes=LIMIT) == value
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.dates(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner)
+        | st.dictionaries(st.text(max_size=3) | st.integers() | st.binary(max_size=3) | st.none(), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(ANYTHING)
+def test_given_anything_when_it_is_encoded_at_all_then_the_other_side_takes_it(value):
+    try:
+        data = encode_map({"k": value})
+    except ProtocolError:
+        return
+    assert list(decode_map(data, max_bytes=LIMIT)) == ["k"]
+
+
+def _nested_value(depth: int, *, lists: bool) -> dict[str, object]:
+    value: object = [] if lists else {}
+    for _ in range(depth - 2):
+        value = (value,) if lists else {"k": value}
+    return {"k": value}
+
+
+def _holds_itself_twice() -> dict[str, object]:
+    value: list[object] = []
+    value += [value, value]
+    return {"k": value}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1: 2},
+        {"k": {1: 2}},
+        {"k": [{b"k": 2}]},
+        {"k": ({None: 2},)},
+        {"k": collections.OrderedDict([(1.5, 2)])},
+        {"k": list(range(MAX_ARRAY_ITEMS + 1))},
+        {"k": tuple(range(MAX_ARRAY_ITEMS + 1))},
+        {"k": {str(i): 0 for i in range(MAX_MAP_ITEMS + 1)}},
+        {str(i): 0 for i in range(MAX_MAP_ITEMS + 1)},
+        _nested_value(MAX_DEPTH + 1, lists=True),
+        _nested_value(MAX_DEPTH + 1, lists=False),
+        _holds_itself_twice(),
+        {"k": msgpack.ExtType(1, b"x")},
+        {"k": [msgpack.Timestamp(0)]},
+        {"k": {1, 2}},
+        {"k": memoryview(bytes(8))[::2]},
+    ],
+    ids=lambda value: f"{value!r:.30}",
+)
+def test_given_what_the_other_side_would_refuse_when_encoded_then_it_is_refused_here(value):
+    with pytest.raises(ProtocolError) as caught:
+        encode_map(value)
+    assert caught.value.code is ErrorCode.BAD_REQUEST
+
+
+def test_given_values_at_the_limits_when_encoded_then_they_arrive():
+    class Name(str):
+        __slots__ = ()
+
+    for value in (
+        {"k": [0] * MAX_ARRAY_ITEMS},
+        {str(i): 0 for i in range(MAX_MAP_ITEMS)},
+        {Name("k"): Name("v"), "view": memoryview(b"x")},
+        _nested_value(MAX_DEPTH, lists=False),
+    ):
+        assert decode_map(encode_map(value), max_bytes=LIMIT).keys() == value.keys()
+    assert encode_map(_nested_value(MAX_DEPTH, lists=True)) == nested(MAX_DEPTH, lists=True)
+
+
+def test_given_a_key_that_is_no_string_when_refused_then_the_text_shows_it():
+    with pytest.raises(ProtocolError, match=r"keys must be strings, not int: 1$"):
+        encode_map({"k": {1: 2}})
 
 
 @given(st.binary(max_size=400))
