@@ -94,7 +94,9 @@ class Supervisor:
             if now >= self._heartbeat_at:
                 self._heartbeat_at = now + HEARTBEAT_EVERY_S
                 self._fleet.heartbeat([child for child in self._children.values() if child.joined])
-            self._fleet.patience.fine()
+                # Not at each tick: between two heartbeats that fail nothing is asked that could, and the log would
+                # say "well again" and the opposite twice a second.
+                self._fleet.patience.fine()
         except REFUSED as error:
             self._renew_at = 0.0
             self._fleet.patience.trouble(error)
