@@ -80,9 +80,17 @@ def test_given_files_that_cannot_be_read_when_indexed_then_outcomes_keep_the_ord
     for name in ("a.png", "z.png"):
         (folder / name).symlink_to("nothing")
     monkeypatch.setattr(
-        "clipfleet.index.folder.walk", lambda sources: sorted(real_walk(sources), key=lambda found: found.id)
+        "clipfleet.index.folder.walk",
+        lambda sources, **more: sorted(real_walk(sources, **more), key=lambda found: found.id),
     )
     outcomes = []
     report = index_folder(Client(lambda _number, _request: None), [folder], on_outcome=outcomes.append)
     assert [outcome.id for outcome in outcomes] == [*(f"{number:02}.png" for number in range(40)), "a.png", "z.png"]
     assert (report.indexed, report.failed) == (40, {ErrorCode.FETCH_FAILED: 2})
+
+
+def test_given_other_files_in_a_folder_when_indexed_then_they_are_counted(folder):
+    for name in ("notes.txt", "film.mp4", ".hidden"):
+        (folder / name).touch()
+    report = index_folder(Client(lambda _number, _request: None), [folder, folder / ".." / folder.name])
+    assert (report.indexed, report.found, report.skipped) == (40, 40, 2)

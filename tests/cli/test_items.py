@@ -6,19 +6,27 @@ import io
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
 
+from clipfleet.cli import main
 from clipfleet.cli.commands import embed, search
 from clipfleet.cli.items import Answer, line_groups
 from clipfleet.cli.output import Output
+from clipfleet.cli.run import _collection_name
+from clipfleet.schemas.errors import RequestFailed
 from clipfleet.schemas.result import Result
-from support.cli import clean_environment
-from support.raw_worker import toy_vector
+from clipfleet.store.types import check_collection_name
+from support.cli import clean_environment, end, start
+from support.raw_worker import RawWorker, answer, toy_vector
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,11 +174,69 @@ def test_given_a_folder_when_indexed_then_every_picture_is_told_and_summed_up(cl
 def test_given_failures_when_indexed_then_the_rest_goes_on_and_each_is_in_the_file(cli, fleet, pictures, tmp_path):
     (pictures / "broken.png").symlink_to("nothing")
     os.mkfifo(pictures / "pipe.png")
+    (pictures / "notes.txt").touch()
     done = cli("index", str(pictures), "--failures", str(tmp_path / "failed.jsonl"), **fleet)
     assert done.code == 3
     assert "3 of 4 pictures indexed" in done.out
+    assert "1 other file skipped" in done.out
     (line,) = (tmp_path / "failed.jsonl").read_text().splitlines()
     assert (json.loads(line)["id"], json.loads(line)["error"]["code"]) == ("broken.png", "fetch_failed")
+
+
+def test_given_many_failures_when_indexed_then_a_few_are_shown_and_the_way_to_the_others(cli, fleet, tmp_path):
+    (tmp_path / "broken").mkdir()
+    for number in range(13):
+        (tmp_path / "broken" / f"{number}.png").symlink_to("nothing")
+    done = cli("index", str(tmp_path / "broken"), **fleet)
+    assert done.err.count(": fetch_failed: ") == 10
+    assert "and 3 more; --failures FILE lists them all" in done.err
+    done = cli("index", str(tmp_path / "broken"), "--failures", "all.jsonl", **fleet)
+    assert "and 3 more; all.jsonl lists them all" in done.err
+    assert len((tmp_path / "all.jsonl").read_text().splitlines()) == 13
+
+
+def test_given_a_failures_file_that_cannot_be_when_indexed_then_wrong_usage(cli, fleet, pictures):
+    done = cli("index", str(pictures), "--failures", "/nowhere/x", **fleet)
+    assert done.code == 2
+    assert "--failures /nowhere/x: cannot be written: No such file or directory" in done.err
+
+
+@pytest.mark.parametrize("args", [["index", "."], ["search", "x"]])
+def test_given_a_collection_that_cannot_be_when_asked_then_wrong_usage_before_anything_is_sent(args, capsys):
+    assert main([*args, "--collection", "../x"]) == 2
+    assert "letters, digits and _" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a", "_", "A9_", "9a", "", "../x", "a-b", "a\n", "ä", "a" * 128, "a" * 129])
+def test_a_collection_name_is_what_the_store_takes(name):
+    def takes(check) -> bool:
+        try:
+            return check(name) == name
+        except (typer.BadParameter, RequestFailed):
+            return False
+
+    assert takes(_collection_name) is takes(check_collection_name)
+
+
+def test_given_an_interruption_when_indexed_then_it_says_how_much_was_done(redis_server, keys, pictures, tmp_path):
+    held = threading.Event()
+
+    def handler(request):
+        held.wait(30)
+        return answer(request)
+
+    for number in range(3):
+        (pictures / f"broken{number}.png").symlink_to("nothing")
+    with RawWorker(redis_server.url, keys, handler=handler):
+        where = {"CLIPFLEET_REDIS_URL": redis_server.url, "CLIPFLEET_QUEUE": keys.queue}
+        process = start("index", "pictures", cwd=tmp_path, **where)
+        with redis_server.client() as client:
+            wait_until(lambda: client.xlen(keys.lanes[1]), 60, "pictures on the queue")
+        _, err = end(process, signal.SIGINT)
+        held.set()
+    assert process.returncode == 130
+    assert "0 pictures indexed into 'images'" in err
+    assert err.splitlines()[-1] == "interrupted"
 
 
 def test_given_nothing_that_could_be_indexed_when_indexed_then_it_is_never_a_success(cli, fleet, tmp_path):

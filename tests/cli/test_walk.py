@@ -127,3 +127,15 @@ def test_given_many_files_when_the_first_is_asked_for_then_no_folder_was_listed_
 def test_given_any_name_when_made_printable_then_it_can_be_written():
     assert printable(os.fsdecode(b"\xff\xfea")) == r"\xff\xfea"
     assert printable("plain ö") == "plain ö"
+
+
+def test_given_one_source_twice_when_walked_then_it_is_walked_once(pictures, tmp_path):
+    (tmp_path / "link").symlink_to(pictures)
+    assert ids(pictures, pictures, pictures / "deep" / "..", tmp_path / "link") == ["B.JPG", "a.png", "deep/er/c.webp"]
+    assert not errors(pictures, pictures, tmp_path / "link")
+
+
+def test_given_files_that_are_no_pictures_when_walked_then_they_are_told(pictures):
+    skipped = []
+    list(walk([pictures], on_skipped=skipped.append))
+    assert skipped == [pictures / "deep" / "notes.txt"]

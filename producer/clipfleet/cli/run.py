@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import signal
 import sys
 import traceback
@@ -25,7 +26,20 @@ if TYPE_CHECKING:
 
 __all__ = ["FLEET", "PLAIN", "Collection", "Run", "command", "usage"]
 
-Collection = Annotated[str, typer.Option("--collection", metavar="NAME", help="Where the pictures are indexed.")]
+# As clipfleet.store.types.check_collection_name has it: which is not here where nobody serves.
+_COLLECTION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+def _collection_name(name: str) -> str:
+    if not _COLLECTION.fullmatch(name):
+        raise typer.BadParameter("letters, digits and _, not starting with a digit, at most 128")
+    return name
+
+
+Collection = Annotated[
+    str,
+    typer.Option("--collection", metavar="NAME", callback=_collection_name, help="Where the pictures are indexed."),
+]
 
 _COMMON: Final[dict[str, Any]] = {
     "redis_url": Annotated[

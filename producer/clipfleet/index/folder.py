@@ -51,12 +51,14 @@ class Report:
         failed: how many failed, by error code.
         seconds: how long it took.
         stopped: why it ended before the sources did; empty when it did not.
+        skipped: other files in the folders, which have no picture's suffix.
     """
 
     indexed: int = 0
     failed: Counter[ErrorCode] = field(default_factory=Counter)
     seconds: float = 0.0
     stopped: str = ""
+    skipped: int = 0
 
     @property
     def found(self) -> int:
@@ -103,7 +105,7 @@ def index_folder(
             _count(report, outcome, on_outcome)
     for outcome in run.unsent():
         _count(report, outcome, on_outcome)
-    report.seconds, report.stopped = time.monotonic() - began, run.stopped
+    report.seconds, report.stopped, report.skipped = time.monotonic() - began, run.stopped, run.skipped
     return report
 
 
@@ -112,6 +114,7 @@ class _Run:
 
     def __init__(self, collection: str, guard: Callable[[int], str] | None, *, patience: int) -> None:
         self.stopped = ""
+        self.skipped = 0
         self._patience = patience
         self._unanswered = 0
         self._collection = collection
@@ -123,7 +126,7 @@ class _Run:
         from clipfleet.producer import requests  # noqa: PLC0415  so that the walk alone needs no redis
 
         sent = 0
-        for found in walk(sources):
+        for found in walk(sources, on_skipped=self._skip):
             if self._guard is not None and not self.stopped:
                 self.stopped = self._guard(sent)
             if self.stopped:
@@ -139,6 +142,9 @@ class _Run:
             metadata = {"path": found.id, "name": printable(found.path.name)}
             yield requests.index_image(data, id=found.id, metadata=metadata, collection=self._collection)
             sent += 1
+
+    def _skip(self, _path: Path) -> None:
+        self.skipped += 1
 
     def unsent(self) -> Iterator[Outcome]:
         """Failures that come before the next answer."""

@@ -12,7 +12,7 @@ from clipfleet.index.files import PICTURE_SUFFIXES, printable, unreadable
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Found", "walk"]
 
@@ -32,11 +32,13 @@ class Found:
     error: RequestFailed | None = None
 
 
-def walk(sources: Sequence[Path]) -> Iterator[Found]:
+def walk(sources: Sequence[Path], *, on_skipped: Callable[[Path], None] | None = None) -> Iterator[Found]:
     """The pictures below ``sources``, in the order in which the file system gives them.
 
     - A source that is a file is taken whatever its name; in folders, names with a picture's suffix are.
     - Hidden files and folders are passed over, and so are pipes, sockets and devices.
+    - The other files of a folder are passed over as well; ``on_skipped`` is called with each.
+    - A source that is given twice is walked once.
     - Links are followed; no folder is entered twice, so loops end.
     - What cannot be read is yielded with its ``error``.
     - An id that an earlier source holds as well is an error: the later picture would replace the earlier one.
@@ -47,13 +49,16 @@ def walk(sources: Sequence[Path]) -> Iterator[Found]:
     for source in sources:
         if not source.exists():
             raise FileNotFoundError(str(source))
-    for number, source in enumerate(sources):
-        earlier = [other for other in sources[:number] if other.is_dir()]
-        for found in _walk_source(source):
+    once: dict[Path, Path] = {}
+    for source in sources:
+        once.setdefault(source.resolve(), source)
+    for number, source in enumerate(once.values()):
+        earlier = [other for other in list(once.values())[:number] if other.is_dir()]
+        for found in _walk_source(source, on_skipped):
             yield _unless_taken(found, source, earlier)
 
 
-def _walk_source(source: Path) -> Iterator[Found]:
+def _walk_source(source: Path, on_skipped: Callable[[Path], None] | None) -> Iterator[Found]:
     if not source.is_dir():
         yield Found(source, printable(source.name))
         return
@@ -62,8 +67,14 @@ def _walk_source(source: Path) -> Iterator[Found]:
         for entry in scans:
             if isinstance(entry, Found):
                 yield entry
-            elif not entry.name.startswith("."):
-                yield from scans.enter(Path(entry.path)) if _is_folder(entry) else _picture(source, entry)
+            elif entry.name.startswith("."):
+                continue
+            elif _is_folder(entry):
+                yield from scans.enter(Path(entry.path))
+            elif _has_suffix(entry):
+                yield from _picture(source, entry)
+            elif on_skipped is not None:
+                on_skipped(Path(entry.path))
 
 
 class _Scans:
@@ -113,9 +124,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _has_suffix(entry: os.DirEntry[str]) -> bool:
+    return os.path.splitext(entry.name)[1].lower() in PICTURE_SUFFIXES  # noqa: PTH122 - a Path costs ten times as much
+
+
 def _picture(source: Path, entry: os.DirEntry[str]) -> Iterator[Found]:
-    if os.path.splitext(entry.name)[1].lower() not in PICTURE_SUFFIXES:  # noqa: PTH122 - a Path costs ten times as much
-        return
     path = Path(entry.path)
     try:
         if entry.is_file():

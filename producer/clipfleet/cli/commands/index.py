@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
@@ -13,7 +13,7 @@ from clipfleet.cli.run import Collection, Run, command, usage
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from clipfleet.cli.progress import Progress
     from clipfleet.cli.settings import Settings
@@ -60,8 +60,15 @@ def index(
     for path in paths:
         if not path.exists():
             raise usage(f"{path}: no such file or folder")
-    with run.fleet(store=True) as settings:
-        return run_index(run, settings, paths, collection=collection, lane=lane, failures=failures)
+    with _opened(failures) as file, run.fleet(store=True) as settings:
+        return run_index(run, settings, paths, collection=collection, lane=lane, failures=file)
+
+
+def _opened(failures: Path | None) -> AbstractContextManager[IO[str] | None]:
+    try:
+        return failures.open("w", encoding="utf-8") if failures else nullcontext()
+    except OSError as error:
+        raise usage(f"--failures {failures}: cannot be written: {error.strerror}") from None
 
 
 def run_index(
@@ -71,9 +78,9 @@ def run_index(
     *,
     collection: str,
     lane: Lane = Lane.BULK,
-    failures: Path | None = None,
+    failures: IO[str] | None = None,
 ) -> int:
-    """Index ``paths`` and report; the exit code."""
+    """Index ``paths`` and report; the exit code. Failures are written to ``failures`` as JSON lines."""
     from clipfleet.cli.client import connect  # noqa: PLC0415
     from clipfleet.cli.items import Tally  # noqa: PLC0415
     from clipfleet.cli.lite import RowGuard  # noqa: PLC0415
@@ -85,15 +92,23 @@ def run_index(
     guard = RowGuard(settings, collection) if settings.milvus_is_lite else None
     with ExitStack() as stack:
         client = stack.enter_context(connect(settings, lane=lane.value, wait_for_worker=True))
-        file = stack.enter_context(failures.open("w", encoding="utf-8")) if failures else None
         progress = stack.enter_context(Progress(run.out, "indexing", lambda: walk(paths)))
-        show = _outcome_sink(run, progress, file)
+        sink = _Sink(run, progress, failures)
 
         def on_outcome(outcome: Outcome) -> None:
             tally.add(outcome.error)
-            show(outcome)
+            sink.add(outcome)
 
-        report = index_folder(client, paths, collection=collection, on_outcome=on_outcome, guard=guard)
+        try:
+            report = index_folder(client, paths, collection=collection, on_outcome=on_outcome, guard=guard)
+        except KeyboardInterrupt:
+            stack.close()
+            run.out.note(
+                f"{sink.indexed} pictures indexed into {collection!r} and {sink.failed} failed until then; indexing"
+                " again replaces and never doubles"
+            )
+            raise
+    sink.end()
     _summary(run, report, collection)
     code = tally.end()
     return 1 if report.stopped or (not report.indexed and not code) else code
@@ -113,29 +128,42 @@ def _check_worker(settings: Settings) -> None:
             raise Unavailable(ErrorCode.UNAVAILABLE, f"no worker on queue {settings.queue!r}")
 
 
-def _outcome_sink(run: Run, progress: Progress, file: IO[str] | None) -> Callable[[Outcome], None]:
-    from clipfleet.cli.commands.embed import failure_json  # noqa: PLC0415
+class _Sink:
+    """Shows each outcome, and the first few failures where no program reads."""
 
-    shown = 0
+    def __init__(self, run: Run, progress: Progress, file: IO[str] | None) -> None:
+        self.indexed = 0
+        self.failed = 0
+        self._out = run.out
+        self._progress = progress
+        self._file = file
 
-    def sink(outcome: Outcome) -> None:
-        nonlocal shown
+    def add(self, outcome: Outcome) -> None:
+        """One more."""
+        from clipfleet.cli.commands.embed import failure_json  # noqa: PLC0415
+
         error = outcome.error
-        progress.advance(failed=error is not None)
+        self._progress.advance(failed=error is not None)
         if error is None:
-            if run.out.json_lines:
-                run.out.json({"input": outcome.path, "ok": True, "id": outcome.id})
+            self.indexed += 1
+            if self._out.json_lines:
+                self._out.json({"input": outcome.path, "ok": True, "id": outcome.id})
             return
+        self.failed += 1
         line = {"input": outcome.path, "ok": False, "id": outcome.id, "error": failure_json(error)}
-        if file is not None:
-            file.write(json.dumps(line) + "\n")
-        if run.out.json_lines:
-            run.out.json(line)
-        elif shown < _SHOWN_FAILURES:
-            shown += 1
-            run.out.note(f"{outcome.path}: {error.code}: {error.message}")
+        if self._file is not None:
+            self._file.write(json.dumps(line) + "\n")
+        if self._out.json_lines:
+            self._out.json(line)
+        elif self.failed <= _SHOWN_FAILURES:
+            self._out.note(f"{outcome.path}: {error.code}: {error.message}")
 
-    return sink
+    def end(self) -> None:
+        """Say where the failures are that were not shown."""
+        more = self.failed - _SHOWN_FAILURES
+        if more > 0 and not self._out.json_lines:
+            where = "--failures FILE lists them all" if self._file is None else f"{self._file.name} lists them all"
+            self._out.note(f"and {more} more; {where}")
 
 
 def _summary(run: Run, report: Report, collection: str) -> None:
@@ -148,12 +176,15 @@ def _summary(run: Run, report: Report, collection: str) -> None:
         text += f"; stopped: {report.stopped}"
     if not report.found:
         text = "no pictures found"
+    if report.skipped:
+        text += f"; {report.skipped} other file{'s' if report.skipped > 1 else ''} skipped"
     if run.out.json_lines or not run.out.is_terminal:
         run.out.log().info(
             "indexed",
             indexed=report.indexed,
             found=report.found,
             failed={str(code): count for code, count in report.failed.items()},
+            skipped=report.skipped,
             seconds=round(report.seconds, 2),
             stopped=report.stopped,
         )
