@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import array
+import os
 import pathlib
 
 import pytest
 
-from clipfleet.producer import RequestFailed, Url, Vector, WorkerPath, requests
+from clipfleet.producer import BadInput, ErrorCode, Url, Vector, WorkerPath, files, requests
 from clipfleet.producer.config import Delivery
 from clipfleet.schemas.keys import QueueKeys
 from clipfleet.schemas.request import decode_request
@@ -96,7 +97,17 @@ def test_a_numpy_vector_is_taken_as_it_is():
         (lambda: requests.search(vector=b"abcd"), "float32"),
         (requests.delete, "exactly one"),
         (lambda: requests.delete(ids=["a"], filter="x"), "exactly one"),
-        (lambda: requests.delete(ids="abc"), "a list of ids"),
+        (lambda: requests.delete(ids="abc"), r"write ids=\['abc'\]"),
+        (lambda: requests.delete(ids=5), "a list of str, not int"),
+        (lambda: requests.search("a", output_fields="name"), r"write output_fields=\['name'\]"),
+        (lambda: requests.search("a", output_fields=b"name"), "a list of str, not bytes"),
+        (lambda: requests.index_image(b"p", metadata=[1]), r"metadata is a mapping such as \{'year'.*, not list"),
+        (lambda: requests.index_image(b"p", metadata=""), "metadata is a mapping"),
+        (lambda: requests.run("echo", "x"), r"inputs is a mapping such as \{'data'.*, not str"),
+        (lambda: requests.run("echo", None), "inputs is a mapping"),
+        (lambda: requests.run("echo", {}, "x"), "options is a mapping"),
+        (lambda: requests.run(None, {}), "a pipeline is named by a str"),
+        (lambda: requests.checked("a"), r"requests\.embed_text\("),
     ],
 )
 def test_a_wrong_argument_is_a_type_error_that_says_what_to_write(build, says):
@@ -115,7 +126,31 @@ def test_a_file_is_read_when_it_is_sent_and_not_before(tmp_path):
     assert (loaded.inputs, loaded.tag, loaded.reads_file) == ({"image": b"now"}, "t", False)
 
 
-def test_a_file_that_never_ends_is_not_read_into_memory(monkeypatch):
-    monkeypatch.setattr(requests, "MAX_FILE_BYTES", 1000)
-    with pytest.raises(RequestFailed, match="too_large"):
-        requests.embed_image(pathlib.Path("/dev/zero")).loaded()
+def test_a_file_above_the_limit_is_refused_unread(tmp_path, monkeypatch):
+    path = tmp_path / "large.png"
+    path.write_bytes(b"x" * 1001)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 1000)
+    with pytest.raises(BadInput, match="too_large"):
+        requests.embed_image(path).loaded()
+    path.write_bytes(b"x" * 1000)
+    assert requests.embed_image(path).loaded().inputs == {"image": b"x" * 1000}
+
+
+def test_a_file_whose_size_is_not_known_is_read_to_the_limit_alone(monkeypatch):
+    path = pathlib.Path("/proc/self/status")  # regular, and 0 bytes by its own word
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
+    with pytest.raises(BadInput, match="too_large"):
+        requests.embed_image(path).loaded()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "link to a pipe"])
+def test_what_is_no_regular_file_is_bad_input_at_once_and_leaves_nothing_open(kind, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "link to a pipe").symlink_to(tmp_path / "pipe")
+    before = len(list(pathlib.Path("/proc/self/fd").iterdir()))
+    with pytest.raises(BadInput, match="is not a regular file") as caught:
+        requests.embed_image(tmp_path / kind).loaded()
+    assert caught.value.code is ErrorCode.BAD_REQUEST
+    assert len(list(pathlib.Path("/proc/self/fd").iterdir())) == before

@@ -87,6 +87,14 @@ def test_a_window_holds_at_least_one():
         Window(0, ordered=True)
 
 
+@pytest.mark.parametrize("item", ["a", None, {"text": "a"}])
+def test_what_is_no_request_is_a_type_error(item):
+    window = Window(1, ordered=True)
+    with pytest.raises(TypeError, match=r"requests\.embed_text\("):
+        window.add(item)
+    assert window.empty
+
+
 def test_an_item_that_cannot_be_sent_is_a_failed_result():
     missing = failure_of(requests.echo(1), FileNotFoundError(2, "No such file or directory", "a.png"))
     assert (missing.error.code, missing.error.retryable) == (ErrorCode.FETCH_FAILED, False)

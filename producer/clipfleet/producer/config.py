@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from clipfleet.producer.connection.address import Address, parse_url
 from clipfleet.producer.core.core import Core
+from clipfleet.producer.limits import MAX_PAYLOAD_BYTES
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, QueueFull, error_for
 from clipfleet.schemas.keys import ID, NAME, Lane, QueueKeys
 from clipfleet.schemas.limits import (
+    DEFAULT_PREFIX,
+    DEFAULT_QUEUE,
     MAX_REPLY_TTL_MS,
     MAX_TRACE_CHARS,
     MAX_TTL_MS,
@@ -25,11 +28,12 @@ if TYPE_CHECKING:
 
     from clipfleet.producer.requests import NewRequest
 
-__all__ = ["TO_INBOX", "Config", "Delivery", "LaneName", "ReplyKind", "make_config"]
+__all__ = ["CLOSED", "TO_INBOX", "Config", "Delivery", "LaneName", "ReplyKind", "is_id", "make_config"]
 
 LaneName: TypeAlias = Literal["interactive", "bulk"]
 ReplyKind: TypeAlias = Literal["inbox", "key"]
 
+CLOSED: Final = "this client is closed: make a new one"
 LONGEST_BLOCK_S: Final = 2.0
 # Nothing here is behind the queue's own refusal: its time is unknown, and one round trip frees many places.
 OWN_RETRY_AFTER_S: Final = 0.05
@@ -71,11 +75,14 @@ class Config:
         """Seconds that ``request`` may take.
 
         Raises:
+            TypeError: no number.
             ValueError: not within 1 ms to 24 h.
         """
         given = request.timeout if request.timeout is not None else self.timeout_s
         if given is None:
             return default_ttl_ms(request.pipeline) / 1000
+        if not isinstance(given, int | float):
+            raise TypeError(f"a timeout is a number of seconds, not {type(given).__name__}")
         if not 0.001 <= given <= MAX_TTL_MS / 1000:
             raise ValueError(f"a timeout is 0.001 to {MAX_TTL_MS // 1000} seconds, not {given}")
         return given
@@ -120,12 +127,12 @@ class Delivery:
         """The request's id and its bytes.
 
         Raises:
-            RequestFailed: ``bad_request`` for what the wire format does not carry.
+            RequestFailed: ``bad_request`` for what the wire format does not carry, ``too_large`` above 64 MiB.
         """
         request_id = request.id
         if request_id is None:
             request_id = new_id()
-        elif not ID.match(request_id):
+        elif not is_id(request_id):
             raise error_for(ErrorCode.BAD_REQUEST, "an id matches [A-Za-z0-9_-]{1,64}")
         if not NAME.match(request.pipeline):
             raise error_for(ErrorCode.BAD_REQUEST, "a pipeline's name matches [A-Za-z0-9_.-]{1,64}")
@@ -134,12 +141,21 @@ class Delivery:
             request_id, request.pipeline, request.inputs, request.options, reply_to, self.reply_ttl_ms, self.trace
         )
         try:
-            return request_id, message.encode()
+            payload = message.encode()
         except ProtocolError as error:
             raise error_for(error.code, str(error), request_id=request_id) from None
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            text = f"a request of {len(payload)} bytes is not sent: at most {MAX_PAYLOAD_BYTES} are"
+            raise error_for(ErrorCode.TOO_LARGE, text, request_id=request_id)
+        return request_id, payload
 
 
 TO_INBOX: Final = Delivery()
+
+
+def is_id(value: object) -> bool:
+    """Whether ``value`` may be a request's id."""
+    return isinstance(value, str) and ID.match(value) is not None
 
 
 def make_config(  # noqa: PLR0913 - settings, all by name
@@ -158,8 +174,16 @@ def make_config(  # noqa: PLR0913 - settings, all by name
     """Checked settings.
 
     Raises:
+        TypeError: for a URL, a queue or a prefix that is no ``str``.
         ValueError: for what cannot be; its text holds no password.
     """
+    for name, value, example in (
+        ("url", url, "redis://localhost:6379"),
+        ("queue", queue, DEFAULT_QUEUE),
+        ("prefix", prefix, DEFAULT_PREFIX),
+    ):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is a str such as {example!r}, not {type(value).__name__}")
     address = parse_url(url, ssl_context)
     if durability not in {None, "replica"}:
         raise ValueError(f"durability is None or 'replica', not {durability!r}")

@@ -15,15 +15,12 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.producer.files import read_file
 from clipfleet.schemas.result import Vector
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 __all__ = [
     "Image",
@@ -39,10 +36,6 @@ __all__ = [
     "run",
     "search",
 ]
-
-# Read from disk and sent whole; a queue refuses far smaller ones. This only keeps a wrong path (a disk image, a
-# device file) from filling this process.
-MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +53,7 @@ class WorkerPath:
 
 
 Image: TypeAlias = "bytes | bytearray | memoryview | os.PathLike[str] | Url | WorkerPath"
+S = TypeVar("S")
 VectorLike: TypeAlias = "Vector | Sequence[float] | memoryview"
 
 
@@ -101,16 +95,12 @@ class NewRequest:
 
         Raises:
             OSError: the file cannot be read.
-            RequestFailed: ``too_large`` above 64 MiB.
+            RequestFailed: ``too_large`` above 64 MiB, ``bad_request`` for a pipe, a device, a folder.
         """
         image = self.inputs.get("image")
         if not isinstance(image, _File):
             return self
-        with open(image.path, "rb") as file:  # noqa: PTH123 - half the cost of Path.open, for each of a million files
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise error_for(ErrorCode.TOO_LARGE, f"a picture file above {MAX_FILE_BYTES} bytes is not sent")
-        return replace(self, inputs={**self.inputs, "image": data})
+        return replace(self, inputs={**self.inputs, "image": read_file(image.path)})
 
 
 def run(
@@ -122,11 +112,18 @@ def run(
     id: str | None = None,  # noqa: A002 - the contract's name
     tag: object = None,
 ) -> NewRequest:
-    """A request for any pipeline; pictures in ``inputs["image"]`` are taken in the forms that the module names."""
-    inputs = dict(inputs)
+    """A request for any pipeline; pictures in ``inputs["image"]`` are taken in the forms that the module names.
+
+    Raises:
+        TypeError: for inputs or options that are no mapping, and for a bare ``str`` as ``inputs["image"]``.
+    """
+    if not isinstance(pipeline, str):
+        raise TypeError(f"a pipeline is named by a str, not {type(pipeline).__name__}")
+    inputs = _mapping("inputs", inputs, "{'data': 1}")
     if "image" in inputs and not isinstance(inputs["image"], dict):
         inputs["image"] = _image(inputs["image"])
-    return NewRequest(pipeline, inputs, dict(options or {}), timeout, id, tag)
+    options = {} if options is None else _mapping("options", options, "{'return_vector': True}")
+    return NewRequest(pipeline, inputs, options, timeout, id, tag)
 
 
 def echo(data: Any, *, timeout: float | None = None, tag: object = None) -> NewRequest:
@@ -168,12 +165,15 @@ def index_image(
         return_vector: also give the vector back.
         timeout: seconds until the deadline; None = the client's, else 10 minutes.
         tag: comes back with the result.
+
+    Raises:
+        TypeError: for a bare ``str`` as the picture, and for metadata that are no mapping.
     """
     inputs: dict[str, Any] = {"image": _image(image), "collection": collection}
     if id is not None:
         inputs["id"] = id
-    if metadata:
-        inputs["metadata"] = dict(metadata)
+    if metadata is not None and (fields := _mapping("metadata", metadata, "{'year': 1999}")):
+        inputs["metadata"] = fields
     return NewRequest("index_image", inputs, {"return_vector": True} if return_vector else {}, timeout, None, tag)
 
 
@@ -205,7 +205,7 @@ def search(  # noqa: PLR0913 - the contract's fields, all by name
         tag: comes back with the result.
 
     Raises:
-        TypeError: unless exactly one of text, image and vector is given.
+        TypeError: unless exactly one of text, image and vector is given, and for a ``str`` as output_fields.
     """
     if query is not None and text is not None:
         raise TypeError("search() takes the text once: by position or as text=")
@@ -222,7 +222,7 @@ def search(  # noqa: PLR0913 - the contract's fields, all by name
     if filter is not None:
         inputs["filter"] = filter
     if output_fields is not None:
-        inputs["output_fields"] = list(output_fields)
+        inputs["output_fields"] = _names("output_fields", output_fields)
     return NewRequest("search", inputs, {}, timeout, None, tag)
 
 
@@ -241,14 +241,54 @@ def delete(
     """
     if (ids is None) == (filter is None):
         raise TypeError("delete() needs exactly one of ids= and filter=")
-    if isinstance(ids, str):
-        raise TypeError("delete(ids=) takes a list of ids, not one str")
     inputs: dict[str, Any] = {"collection": collection}
     if ids is not None:
-        inputs["ids"] = list(ids)
+        inputs["ids"] = _names("ids", ids)
     else:
         inputs["filter"] = filter
     return NewRequest("delete", inputs, {}, timeout, None, tag)
+
+
+def checked(request: object) -> NewRequest:
+    """``request``, if that is what it is.
+
+    Raises:
+        TypeError: it is not; the text says how one is built.
+    """
+    if not isinstance(request, NewRequest):
+        raise TypeError(
+            f"a request is built by clipfleet.producer.requests, such as requests.embed_text('a red heart'); "
+            f"this is of type {type(request).__name__}"
+        )
+    return request
+
+
+def iterable(requests: S) -> S:
+    """``requests``, if they can be a map's source at all; its items are checked one by one.
+
+    Raises:
+        TypeError: they are one text or one request, or cannot be iterated.
+    """
+    if isinstance(requests, str | bytes | NewRequest) or not isinstance(requests, Iterable | AsyncIterable):
+        raise TypeError(
+            f"map() takes an iterable of requests, such as (requests.embed_text(text) for text in texts), "
+            f"not {type(requests).__name__}"
+        )
+    return requests
+
+
+def _mapping(name: str, value: object, example: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a mapping such as {example}, not {type(value).__name__}")
+    return dict(value)
+
+
+def _names(name: str, value: object) -> list[str]:
+    if isinstance(value, str):
+        raise TypeError(f"{name} is a list of str: write {name}=[{value!r:.40}]")
+    if not isinstance(value, Iterable) or isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{name} is a list of str, not {type(value).__name__}")
+    return list(value)
 
 
 def _text(text: object) -> str:

@@ -9,6 +9,7 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from clipfleet.producer.requests import checked
 from clipfleet.schemas.errors import ErrorCode, QueueFull, RequestFailed, error_for
 from clipfleet.schemas.result import Result
 
@@ -70,8 +71,12 @@ class Window:
         self._resume_at = 0.0
 
     def add(self, request: NewRequest) -> Entry:
-        """Take in one more; the caller sends it."""
-        entry = Entry(request)
+        """Take in one more; the caller sends it.
+
+        Raises:
+            TypeError: it is no request: the caller's mistake, and no item's failure.
+        """
+        entry = Entry(checked(request))
         self._open[entry] = None
         return entry
 
