@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import logging
 import os
 import threading
 import time
@@ -406,7 +408,29 @@ def test_closing_at_any_moment_leaves_no_complaint(redis_server, keys, worker, c
         assert job.done()
         del client, job
     gc.collect()
-    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_an_ordinary_end_is_no_news_of_redis(redis_server, redis_client, keys, leftovers, caplog):
+    with Client(redis_server.url, queue=keys.queue) as client, pytest.raises(Unavailable, match="no worker"):
+        client.run("echo", {"data": 1})
+    redis_client.zadd(keys.workers, {"one that takes nothing": time.time() * 1000})
+    leftovers.expected("no worker takes what was admitted")
+    pool = ThreadPoolExecutor(1)
+    with pytest.raises(KeyboardInterrupt), pool, Client(redis_server.url, queue=keys.queue) as client:  # noqa: PT012
+        sent = client.submit("echo", {"data": 1}).accepted(5)
+        under_a_key = client.job("a")
+        waiting = pool.submit(under_a_key.outcome, 0.5)
+        interrupted = client.map(itertools.chain(map(requests.echo, range(300)), _interrupting()), max_in_flight=512)
+        next(interrupted)
+    assert isinstance(waiting.exception(5), TimeoutError)
+    assert isinstance(sent.outcome().error, Unavailable)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def _interrupting():
+    raise KeyboardInterrupt
+    yield
 
 
 def test_a_mistake_inside_ends_requests_instead_of_hanging_them(redis_server, keys, worker, monkeypatch):

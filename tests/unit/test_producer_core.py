@@ -324,6 +324,35 @@ def test_what_was_never_sent_fails_soon_when_redis_is_away_and_what_was_waits():
     assert not harness.core.unanswered
 
 
+def test_where_nobody_listens_a_request_fails_within_a_second_and_elsewhere_later():
+    harness = Harness(wait_for_worker=False)
+    first = harness.submit("first")
+    harness.core.away("no answer", harness.now)
+    harness.now += LATE_PATIENCE_S
+    harness.core.tick(harness.now)
+    assert first.stage is Stage.WAITING
+    harness.core.away("connection refused", harness.now, nobody=True)
+    assert "connection refused" in str(first.ending.error)
+    second = harness.submit("second")
+    harness.core.tick(harness.now)
+    assert second.stage is Stage.WAITING
+    patient = Harness(wait_for_worker=True)
+    waits = patient.submit("waits")
+    patient.core.away("connection refused", patient.now, nobody=True)
+    patient.now += PATIENCE_S
+    patient.core.tick(patient.now)
+    assert waits.stage is Stage.WAITING
+
+
+def test_where_no_worker_lives_nothing_stays_to_be_sent():
+    harness = Harness(wait_for_worker=False)
+    request = harness.submit("a")
+    for command in harness.commands():
+        harness.reply(command, [b"1", b"0"] if command.args[0] == "TIME" else [])
+    assert isinstance(request.ending.error, Unavailable)
+    assert not harness.core.wants_commands
+
+
 def test_a_worker_is_asked_for_once_and_then_known_by_its_results():
     harness = Harness(wait_for_worker=False)
     harness.submit("a")

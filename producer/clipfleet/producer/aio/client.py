@@ -11,11 +11,11 @@ from clipfleet.producer.aio.job import AsyncJob
 from clipfleet.producer.aio.runner import LoopRunner
 from clipfleet.producer.aio.stream import Sink, Stream
 from clipfleet.producer.calls import Calls
-from clipfleet.producer.config import TO_INBOX, Config, Delivery, LaneName, ReplyKind, make_config
+from clipfleet.producer.config import CLOSED, TO_INBOX, Config, Delivery, LaneName, ReplyKind, is_id, make_config
 from clipfleet.producer.core.pending import Stage
 from clipfleet.producer.core.window import Window
-from clipfleet.producer.requests import NewRequest, run
-from clipfleet.schemas.keys import ID, Lane
+from clipfleet.producer.requests import NewRequest, checked, iterable, run
+from clipfleet.schemas.keys import Lane
 from clipfleet.schemas.limits import DEFAULT_PREFIX, DEFAULT_QUEUE, DEFAULT_TTL_MS, MAX_UNANSWERED
 from clipfleet.schemas.result import Result
 
@@ -70,6 +70,8 @@ class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
         return f"AsyncClient({self._config.address}, queue={self._config.keys.queue!r})"
 
     async def __aenter__(self) -> Self:
+        if self._closed:
+            raise RuntimeError(CLOSED)
         return self
 
     async def __aexit__(
@@ -90,8 +92,10 @@ class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
         Raises:
             RequestFailed: how it failed.
             OSError: its picture's file cannot be read.
+            TypeError: it is no such request.
+            RuntimeError: the client is closed.
         """
-        return self._call(request)
+        return self._call(checked(request))
 
     async def _call(self, request: NewRequest) -> Result:
         job = self._send(await _loaded(request), self._config.lane, TO_INBOX)
@@ -116,13 +120,13 @@ class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
     ) -> AsyncJob:
         """As ``Client.submit``. A picture's file is read on the loop: pass bytes where that is too slow."""
         if isinstance(request, str):
-            request = run(request, inputs or {}, options, timeout=timeout, id=id)
+            request = run(request, {} if inputs is None else inputs, options, timeout=timeout, id=id)
         delivery = Delivery(reply, reply_ttl_ms, trace)
-        return self._send(request.loaded(), Lane(lane) if lane else self._config.lane, delivery)
+        return self._send(checked(request).loaded(), Lane(lane) if lane else self._config.lane, delivery)
 
     def job(self, id: str) -> AsyncJob:  # noqa: A002 - the contract's name
         """As ``Client.job``."""
-        if not ID.match(id):
+        if not is_id(id):
             raise ValueError("an id matches [A-Za-z0-9_-]{1,64}")
         now = time.monotonic()
         timeout = self._config.timeout_s or DEFAULT_TTL_MS / 1000
@@ -160,7 +164,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
         async def send(request: NewRequest, sink: Sink) -> AsyncJob:
             return self._send(await _loaded(request), to_lane, TO_INBOX, sink)
 
-        stream = Stream(requests, Window(max_in_flight, ordered=ordered), send)
+        stream = Stream(iterable(requests), Window(max_in_flight, ordered=ordered), send)
         try:
             while (item := await stream.next()) is not None:
                 yield item
@@ -187,7 +191,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, Result]]):
         if backend is not None and backend.loop is asyncio.get_running_loop() and not backend.inherited:
             return backend
         if self._closed:
-            raise RuntimeError("the client was closed")
+            raise RuntimeError(CLOSED)
         if backend is not None:
             if not backend.inherited:
                 raise RuntimeError("an AsyncClient belongs to the event loop that it was first used on")

@@ -65,7 +65,9 @@ class Engine:
         """Send what is to be sent, tell who is to be told, set the clock."""
         now = self.loop.time()
         try:
-            if not self.closed:
+            if self.closed:
+                self.core.fail_all(error_for(ErrorCode.UNAVAILABLE, "the client was closed"))
+            else:
                 for link in self._links:
                     link.pump(now)
         except Exception as error:
@@ -98,7 +100,6 @@ class Engine:
             if self._timer is not None:
                 self._timer.cancel()
             await asyncio.gather(*(link.close() for link in self._links))
-            self.core.fail_all(error_for(ErrorCode.UNAVAILABLE, "the client was closed"))
             self.pump()
 
     def _arm(self, now: float) -> None:
@@ -209,13 +210,15 @@ class _Link:
             self._engine.redirect(reason.moved_to)
         elif reason.by_answer:
             self._grow_pause()
-        if self._way.wanted():
+        # Closed by us, with requests outstanding or not, is no news of Redis.
+        if self._way.wanted() and not self._engine.closed:
             self._away(reason)
         self._engine.pump()
 
     def _away(self, reason: LinkBroken) -> None:
         if self._way.tells_of_redis or reason.refused:
-            self._engine.core.away(reason.reason, self._engine.loop.time(), refused=reason.refused)
+            now = self._engine.loop.time()
+            self._engine.core.away(reason.reason, now, refused=reason.refused, nobody=reason.nobody)
 
     def _grow_pause(self) -> None:
         self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, self._pause_s * 2))

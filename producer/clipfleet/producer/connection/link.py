@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import socket
 from collections import deque
@@ -137,7 +138,17 @@ async def connect(
     except TimeoutError:
         raise LinkBroken(f"{address} did not answer within {timeout_s:g} s") from None
     except OSError as error:
-        raise LinkBroken(f"{address}: {error}") from None
+        nobody = _nobody_listens(error)
+        raise LinkBroken(f"{address}: {'connection refused' if nobody else error}", nobody=nobody) from None
+
+
+def _nobody_listens(error: OSError) -> bool:
+    """Whether the machine itself answered that there is no server.
+
+    A name with several addresses, as ``localhost`` is, ends in an OSError with no number and all their texts.
+    """
+    refused = (errno.ECONNREFUSED, errno.ENOENT) if error.errno is not None else ()
+    return error.errno in refused or (error.errno is None and f"[Errno {errno.ECONNREFUSED}]" in str(error))
 
 
 async def _connect(address: Address, after: Callable[[], None], ended: Callable[[LinkBroken], None]) -> Wire:

@@ -30,7 +30,8 @@ log = logging.getLogger("clipfleet.producer")
 
 # Redis gone for this long: what was not sent fails, so that a service can answer 503 while it is still asked.
 PATIENCE_S: Final = 5.0
-# And what comes later gets this long each, for the case that Redis is just coming back.
+# And what comes later gets this long each, for the case that Redis is just coming back; where nobody listens, no
+# request gets more: a wrong address is said at once, and a restart takes less.
 LATE_PATIENCE_S: Final = 1.0
 DOWN_CHECK_S: Final = 0.1
 LOG_EVERY_S: Final = 5.0
@@ -62,6 +63,7 @@ class Core:
         self._next_deadline = math.inf
         self._down_since: float | None = None
         self._down_reason = ""
+        self._down_patience_s = PATIENCE_S
         self._quiet_until = 0.0
 
     # Requests
@@ -146,11 +148,12 @@ class Core:
         """The inbox connection is over."""
         self._inbox.connection_ended()
 
-    def away(self, reason: str, now: float, *, refused: bool = False) -> None:
-        """Redis cannot be reached; ``refused``: and asking again cannot help."""
+    def away(self, reason: str, now: float, *, refused: bool = False, nobody: bool = False) -> None:
+        """Redis cannot be reached; ``nobody`` listens there; ``refused``: asking again cannot help."""
         if self._down_since is None:
             self._down_since = now
         self._down_reason = reason
+        self._down_patience_s = LATE_PATIENCE_S if nobody else PATIENCE_S
         self._log(now, "Redis is away: %s", reason)
         if refused:
             self.fail_all(error_for(ErrorCode.UNAVAILABLE, f"Redis refuses this client: {reason}"))
@@ -239,6 +242,7 @@ class Core:
     def _no_worker(self) -> None:
         for request in self._admission.waiting():
             self._fail(request, error_for(ErrorCode.UNAVAILABLE, f"no worker on queue '{self.keys.queue}'"))
+        self._admission.forget_ended()
 
     def _inbox_refused(self, reason: str) -> None:
         for request in list(self.unanswered.values()):
@@ -262,9 +266,8 @@ class Core:
             self._quiet_until = now + LOG_EVERY_S
             log.warning(text, *args)
 
-    @staticmethod
-    def _patience_ends(request: Pending, down_since: float) -> float:
-        return max(down_since + PATIENCE_S, request.submitted + LATE_PATIENCE_S)
+    def _patience_ends(self, request: Pending, down_since: float) -> float:
+        return max(down_since + self._down_patience_s, request.submitted + LATE_PATIENCE_S)
 
     def _cancel_command(self, request_id: str, deadline: float, now: float) -> Command:
         def answered(reply: Reply, _now: float) -> None:

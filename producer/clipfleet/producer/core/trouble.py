@@ -46,14 +46,18 @@ class LinkBroken(Exception):
         moved_to: ``host:port`` where a cluster says the queue lives; empty = nowhere else.
         refused: asking again cannot help (wrong password).
         by_answer: the server said so itself: asking at once would only hear it again.
+        nobody: no server listens there.
     """
 
-    def __init__(self, reason: str, *, moved_to: str = "", refused: bool = False, by_answer: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, moved_to: str = "", refused: bool = False, by_answer: bool = False, nobody: bool = False
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.moved_to = moved_to
         self.refused = refused
         self.by_answer = by_answer
+        self.nobody = nobody
 
 
 # Redis 6.2 puts the place within a script before the error's own words: "@user_script: 50: -READONLY You ...".

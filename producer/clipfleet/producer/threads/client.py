@@ -9,14 +9,14 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from clipfleet.producer.calls import Calls
-from clipfleet.producer.config import TO_INBOX, Config, Delivery, LaneName, ReplyKind, make_config
+from clipfleet.producer.config import CLOSED, TO_INBOX, Config, Delivery, LaneName, ReplyKind, is_id, make_config
 from clipfleet.producer.core.pending import Stage
 from clipfleet.producer.core.window import Window
-from clipfleet.producer.requests import NewRequest, run
+from clipfleet.producer.requests import NewRequest, checked, iterable, run
 from clipfleet.producer.threads.job import Job
 from clipfleet.producer.threads.runner import Runner
 from clipfleet.producer.threads.stream import stream
-from clipfleet.schemas.keys import ID, Lane
+from clipfleet.schemas.keys import Lane
 from clipfleet.schemas.limits import DEFAULT_PREFIX, DEFAULT_QUEUE, DEFAULT_TTL_MS, MAX_UNANSWERED
 from clipfleet.schemas.result import Result
 
@@ -52,7 +52,10 @@ class Client(Calls[Result]):
         io_timeout: seconds of silence after which a connection is given up.
         ssl_context: how to speak TLS, where the URL's own options do not do.
 
+    A closed client stays closed: each of its methods, and ``with``, is a RuntimeError that says so.
+
     Raises:
+        TypeError: for a URL, a queue or a prefix that is no ``str``.
         ValueError: for settings that cannot be.
     """
 
@@ -91,6 +94,8 @@ class Client(Calls[Result]):
         return f"Client({self._config.address}, queue={self._config.keys.queue!r})"
 
     def __enter__(self) -> Self:
+        if self._closed:
+            raise RuntimeError(CLOSED)
         return self
 
     def __exit__(
@@ -111,8 +116,10 @@ class Client(Calls[Result]):
         Raises:
             RequestFailed: how it failed.
             OSError: its picture's file cannot be read.
+            TypeError: it is no such request.
+            RuntimeError: the client is closed.
         """
-        return self._send(request.loaded(), self._config.lane, TO_INBOX).result()
+        return self._send(checked(request).loaded(), self._config.lane, TO_INBOX).result()
 
     def submit(  # noqa: PLR0913 - options, all by name
         self,
@@ -143,11 +150,13 @@ class Client(Calls[Result]):
 
         Raises:
             RequestFailed: ``bad_request`` for what cannot be sent, ``QueueFull`` at ``max_unanswered``.
+            TypeError: it is no request, or its inputs are no mapping.
+            RuntimeError: the client is closed.
         """
         if isinstance(request, str):
-            request = run(request, inputs or {}, options, timeout=timeout, id=id)
+            request = run(request, {} if inputs is None else inputs, options, timeout=timeout, id=id)
         delivery = Delivery(reply, reply_ttl_ms, trace)
-        return self._send(request.loaded(), Lane(lane) if lane else self._config.lane, delivery)
+        return self._send(checked(request).loaded(), Lane(lane) if lane else self._config.lane, delivery)
 
     def job(self, id: str) -> Job:  # noqa: A002 - the contract's name
         """A request that was submitted elsewhere with ``reply="key"``.
@@ -158,7 +167,7 @@ class Client(Calls[Result]):
         Raises:
             ValueError: for what is no id.
         """
-        if not ID.match(id):
+        if not is_id(id):
             raise ValueError("an id matches [A-Za-z0-9_-]{1,64}")
         now = time.monotonic()
         timeout = self._config.timeout_s or DEFAULT_TTL_MS / 1000
@@ -179,9 +188,13 @@ class Client(Calls[Result]):
         Yields results in the order of the requests, or as they come (``ordered=False``), and never raises for an
         item: a failure is a result that is not ``ok`` and carries ``.error``. A full queue is waited for. Leaving the
         loop early cancels what is under way.
+
+        Raises:
+            TypeError: for what is no iterable of requests.
+            RuntimeError: the client is closed.
         """
-        for _, result in self.map_with_request(requests, max_in_flight=max_in_flight, ordered=ordered, lane=lane):
-            yield result
+        pairs = self.map_with_request(requests, max_in_flight=max_in_flight, ordered=ordered, lane=lane)
+        return (result for _, result in pairs)
 
     def map_with_request(
         self,
@@ -197,7 +210,7 @@ class Client(Calls[Result]):
         def send(request: NewRequest, sink: SimpleQueue[Job]) -> Job:
             return self._send(request.loaded(), to_lane, TO_INBOX, sink)
 
-        return stream(iter(requests), Window(max_in_flight, ordered=ordered), send)
+        return stream(iter(iterable(requests)), Window(max_in_flight, ordered=ordered), send)
 
     def _send(self, request: NewRequest, lane: Lane, delivery: Delivery, sink: SimpleQueue[Job] | None = None) -> Job:
         timeout = self._config.timeout_of(request)
@@ -222,7 +235,7 @@ class Client(Calls[Result]):
             self._pid, self._lock = os.getpid(), threading.Lock()
         with self._lock:
             if self._closed:
-                raise RuntimeError("the client was closed")
+                raise RuntimeError(CLOSED)
             if self._backend is not None and self._backend.inherited:
                 self._backend.leave_to_parent()
                 self._backend = None

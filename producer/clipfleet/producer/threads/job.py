@@ -89,7 +89,8 @@ class Job(Pending):
 
     def cancel(self) -> None:
         """End the request as ``cancelled``; a worker that has not started on it drops it."""
-        self._backend.cancel(self)
+        if not self.done():
+            self._backend.cancel(self)
 
     def notify(self) -> None:
         """See ``Pending``; runs in the client's own thread."""

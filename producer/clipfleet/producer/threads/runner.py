@@ -10,9 +10,12 @@ import asyncio
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from clipfleet.producer.config import CLOSED
 from clipfleet.producer.connection.engine import Engine
+from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +71,7 @@ class Runner:
         self._incoming.append(request)
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon_threadsafe(self._take_in)
+            self._call(self._take_in)
 
     def cancel(self, request: Pending) -> None:
         """End it as cancelled."""
@@ -80,7 +83,8 @@ class Runner:
 
     def look_no_more(self, request: Pending) -> None:
         """Nobody does any more."""
-        self._post(self.core.look_no_more, request)
+        with suppress(RuntimeError):  # closed meanwhile: it looks for nothing any more
+            self._post(self.core.look_no_more, request)
 
     def stop(self) -> None:
         """Let admissions under way be decided, end the rest, end the thread."""
@@ -98,7 +102,13 @@ class Runner:
             action(request)
             self._pump()
 
-        self._loop.call_soon_threadsafe(act)
+        self._call(act)
+
+    def _call(self, action: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(action)
+        except RuntimeError:  # "Event loop is closed" tells nobody what to do
+            raise RuntimeError(CLOSED) from None
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -107,6 +117,10 @@ class Runner:
         finally:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())  # it looked up the host's name
             self._loop.close()
+            while self._incoming:  # handed over while it closed
+                request = self._incoming.popleft()
+                request.failed(error_for(ErrorCode.UNAVAILABLE, "the client was closed"))
+                request.notify()
 
     async def _close(self) -> None:
         try:
