@@ -14,7 +14,7 @@ sys.path.insert(0, str(TESTS))
 # too, which fails on those for bytes, of which Pillow has many.)
 atheris.enabled_hooks.add("str")
 
-with atheris.instrument_imports(include=["clipfleet", "PIL", "fuzz"], enable_loader_override=False):
+with atheris.instrument_imports(include=["clipfleet", "PIL", "ftfy", "html", "fuzz"], enable_loader_override=False):
     from fuzz.targets import CORPUS, TARGETS, seeds
 
 MAX_BYTES = {"wire": 4_096, "image": 20_000, "text": 8_192, "filters": 4_096, "url": 1_024}

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from clipfleet.producer import BadInput, Client, Unavailable, requests
 from clipfleet.schemas.scripts import load
@@ -39,11 +41,12 @@ def test_given_the_file_as_it_is_then_it_loads_and_nobody_gets_in(redis_binary: 
     if template == "users.acl" and release(redis_binary) < SELECTORS:
         pytest.skip("this server knows no selectors")
     with RedisServer(redis_binary, aclfile=DEPLOY / template) as server:
-        with server.client() as nobody, pytest.raises(redis.AuthenticationError):
+        once = Retry(NoBackoff(), 0)  # else each refusal takes seconds
+        with server.client(retry=once) as nobody, pytest.raises(redis.AuthenticationError):
             nobody.ping()
         for user in USERS:
             for password in ("", user, "clipfleet"):
-                guesser = server.client(username=user, password=password)
+                guesser = server.client(username=user, password=password, retry=once)
                 with guesser, pytest.raises(redis.AuthenticationError):
                     guesser.ping()
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from support.waiting import wait_until
 
@@ -97,7 +99,8 @@ class RedisServer:
         if self.process.poll() is not None:
             raise AssertionError(f"redis-server ended with {self.process.returncode}: {self.log[-2000:]}")
         try:
-            with self.client(socket_timeout=5) as client:
+            # Without redis-py's own retries, which take seconds over a server that wants a password.
+            with self.client(socket_timeout=5, retry=Retry(NoBackoff(), 0)) as client:
                 # A replica is up before its first synchronisation; `loading` is not.
                 return client.info("persistence")["loading"] == 0
         except redis.exceptions.AuthenticationError:  # it wants a password: it is up
