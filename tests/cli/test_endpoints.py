@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clipfleet.cli.local.endpoints import FILE, FOLDER, Endpoints, find_live, process_start, redis_answers
+from clipfleet.cli.local.endpoints import FILE, FOLDER, Endpoints, find_live, find_stopped, process_start, redis_answers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +45,15 @@ def test_given_two_when_looked_for_then_the_nearer_one_is_found(mine, tmp_path):
 def test_given_a_pid_that_came_back_when_looked_for_then_it_is_not_believed(mine, tmp_path):
     written(replace(mine, start=mine.start + 1), tmp_path)
     assert find_live(tmp_path) is None
+
+
+def test_given_a_fleet_that_was_killed_when_a_command_runs_there_then_it_is_said(mine, tmp_path, cli):
+    dead = replace(mine, start=mine.start + 1)
+    folder = written(dead, tmp_path)
+    (tmp_path / "below").mkdir()
+    assert find_stopped(tmp_path / "below") == (dead, folder)
+    assert f"the fleet of {folder} ('clipfleet up', pid {dead.pid}) has stopped" in cli("status").err
+    assert "has stopped" not in cli("status", REDIS_URL=mine.redis_url).err
 
 
 def test_given_a_redis_that_does_not_answer_when_looked_for_then_it_is_not_believed(mine, tmp_path):

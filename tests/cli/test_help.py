@@ -68,6 +68,19 @@ def test_given_wrong_usage_when_run_then_exit_code_2(ask, args):
     assert "Traceback" not in done.err
 
 
+def test_given_a_model_that_is_not_here_when_asked_for_then_it_failed(ask):
+    done = ask("model", "info", "nope/nope")
+    assert done.code == 1
+    assert "clipfleet model export nope/nope" in done.out
+
+
+def test_given_a_store_that_the_command_cannot_use_when_asked_then_it_is_said(ask):
+    done = ask("status", "--redis-url", "redis://127.0.0.1:1", "--milvus-uri", "http://milvus:1")
+    assert done.code == 4
+    assert "milvus http" not in done.err
+    assert "--milvus-uri does nothing for status" in done.err
+
+
 def test_given_version_when_run_then_it_is_printed(cli):
     done = cli("--version")
     assert (done.code, done.out.split()[0]) == (0, "clipfleet")

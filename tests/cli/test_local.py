@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,9 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clipfleet.cli.commands.up import tell
 from clipfleet.cli.errors import CliError
+from clipfleet.cli.local import Endpoints, Stack, StackOptions
 from clipfleet.cli.local import redis as local_redis
+from clipfleet.cli.output import Output
+from clipfleet.cli.run import Run
+from clipfleet.cli.settings import Flags
 from clipfleet.producer import Client
+from clipfleet.schemas.limits import DEFAULT_PREFIX
 from support.cli import descendants, end, running, start
 from support.waiting import wait_until
 
@@ -179,7 +186,9 @@ def test_when_up_is_killed_then_nothing_is_left_behind_and_its_addresses_are_not
     fleet.process.communicate()
     wait_until(lambda: not running(fleet.children), 20, "every child of the killed `up` to end")
     assert (fleet.folder / ".clipfleet" / "endpoints.json").exists()
-    assert "(from the default)" in cli("status", cwd=fleet.folder).err
+    said = cli("status", cwd=fleet.folder).err
+    assert "has stopped; start it with 'clipfleet up'" in said
+    assert "(from the default)" in said
 
 
 def test_when_milvus_dies_then_it_is_started_again_and_when_redis_dies_then_up_ends_and_says_so(other_up):
@@ -256,6 +265,28 @@ def test_given_no_server_anywhere_when_looked_for_then_the_way_to_get_one_is_tol
     with pytest.raises(CliError, match="no usable redis-server") as caught:
         local_redis.find_redis_server()
     assert "apt-get install redis-server" in caught.value.hint
+
+
+def test_given_a_folder_that_cannot_be_written_when_started_then_it_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    stack = Stack(StackOptions(tmp_path / "file" / ".clipfleet", "up", "clip", "clipfleet"))
+    with pytest.raises(CliError, match=r"\.clipfleet cannot be written: Not a directory"):
+        stack.start()
+
+
+@pytest.mark.parametrize(
+    ("queue", "line"),
+    [
+        ("clip", "client = Client('redis://127.0.0.1:7001')"),
+        ("q2", "client = Client('redis://127.0.0.1:7001', queue='q2')"),
+    ],
+)
+def test_when_up_is_up_then_it_prints_the_line_that_python_takes(queue, line, tmp_path):
+    run = Run("up", Flags())
+    stdout = io.StringIO()
+    run.out = Output(stdout=stdout)
+    tell(run, Endpoints(1, 2, "up", "redis://127.0.0.1:7001", None, queue, DEFAULT_PREFIX, True), tmp_path)
+    assert line in stdout.getvalue()
 
 
 def test_given_valkey_on_path_when_looked_for_then_it_will_do(servers):

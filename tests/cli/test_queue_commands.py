@@ -46,7 +46,7 @@ def test_given_no_worker_when_asked_for_status_then_the_backlog_is_told_and_the_
     assert done.code == 4
     assert (done.lines[0]["lanes"]["bulk"]["waiting"], done.lines[0]["workers"]) == (1, [])
     people = cli("status", "--redis-url", redis_server.url, "--queue", keys.queue)
-    assert "no worker has served this queue" in people.out
+    assert "no worker serves this queue now" in people.out
 
 
 def test_given_no_redis_when_asked_for_status_then_unavailable(cli):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,19 @@ def test_given_a_live_fleet_when_loaded_then_its_queue_and_its_store_come_along(
     settings = load(Flags(), {}, live=LIVE)
     assert (settings.queue, settings.prefix) == ("mine", "pre")
     assert (settings.milvus_uri, settings.milvus_is_lite) == ("http://127.0.0.1:7002", True)
+
+
+def test_given_a_live_fleet_when_its_queue_is_used_then_its_worker_may_be_waited_for():
+    assert load(Flags(), {}, live=LIVE).attended
+    assert not load(Flags(queue="other"), {}, live=LIVE).attended
+    assert not load(Flags(redis_url="redis://elsewhere"), {}, live=LIVE).attended
+    assert not load(Flags(), {}, live=(replace(LIVE[0], has_worker=False), LIVE[1])).attended
+
+
+def test_given_a_store_that_the_command_does_not_use_when_told_then_it_is_not_named():
+    settings = load(Flags(milvus_uri="http://milvus:19530"), {})
+    assert "milvus http://milvus:19530" in settings.line()
+    assert "milvus" not in settings.line(store=False)
 
 
 def test_given_another_redis_when_loaded_then_the_local_store_is_not_mixed_in():

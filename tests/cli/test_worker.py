@@ -40,6 +40,8 @@ def test_given_a_package_that_is_missing_when_started_then_it_says_so_and_ends(m
     ("args", "said"),
     [
         (["--max-batch-size", "0"], "max_batch_size must be 1 to"),
+        (["--processes", "0"], "Invalid value for '--processes'"),
+        (["--local", "--redis-url", "redis://x"], "--local and --redis-url"),
         (["--allow-root", "photos"], "--allow-root takes NAME=DIR"),
         (["--redis-url", "localhost:6379"], "--redis-url must start with"),
     ],

@@ -19,7 +19,8 @@ _CLI_PACKAGES = frozenset({"typer", "rich", "structlog"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's) and return its exit code.
 
-    0 all well, 1 failed, 2 wrong usage, 3 finished but some items failed, 4 queue full or unavailable.
+    0 all well, 1 failed, 2 wrong usage, 3 finished but some items failed, 4 queue full or unavailable,
+    130 interrupted.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     if args == ["--version"]:

@@ -47,7 +47,7 @@ def _root(
 
     A command finds its fleet by flag, then environment (CLIPFLEET_REDIS_URL, REDIS_URL), then a running 'clipfleet
     up' here or in a parent folder, then localhost. Exit codes: 0 all well, 1 failed, 2 wrong usage, 3 finished but
-    some items failed, 4 queue full or unavailable.
+    some items failed, 4 queue full or unavailable, 130 interrupted.
     """  # noqa: D301  \b is click's mark for "do not re-wrap"
 
 

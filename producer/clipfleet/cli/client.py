@@ -23,5 +23,6 @@ def connect(
         prefix=settings.prefix,
         timeout=settings.timeout_s,
         lane=lane,
-        wait_for_worker=wait_for_worker,
+        # While 'up' starts another worker there is none for some seconds.
+        wait_for_worker=wait_for_worker or settings.attended,
     )

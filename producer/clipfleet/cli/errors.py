@@ -71,7 +71,11 @@ def describe(error: BaseException) -> tuple[str, str]:
         return str(error), ""
     if isinstance(error, ModuleNotFoundError):
         return f"the package {error.name!r} is not installed here", _install_line(error.name or "")
-    return f"{type(error).__name__}: {error}", "Run it again with --debug to see where."
+    # A path and what the system says of it are for people; a class name is not.
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        text = f"{error.filename}: {error.strerror}"
+    return text, "Run it again with --debug to see where."
 
 
 def exit_for(error: BaseException) -> Exit:

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -91,9 +91,11 @@ class Run:
             store: whether an embedded one needs Milvus Lite.
             worker: whether an embedded one needs a worker.
         """
-        from clipfleet.cli.local import FOLDER, StackOptions, find_live, open_local, using  # noqa: PLC0415
+        from clipfleet.cli.local import FOLDER, StackOptions, find_live, gone, open_local, using, watched  # noqa: PLC0415
 
         asked = load(self.flags)
+        if self.flags.local and self.flags.redis_url:
+            raise usage("--local and --redis-url are two fleets: give one of them")
         if self.flags.local:
             folder = Path.cwd() / FOLDER
             options = StackOptions(folder, self.command, asked.queue, asked.prefix, store=store, worker=worker)
@@ -104,13 +106,39 @@ class Run:
         if live_one is not None:
             with using(live_one) as still_there:
                 if still_there:
-                    yield self._said(load(self.flags, live=live_one))
+                    settings = self._said(load(self.flags, live=live_one), served=worker)
+                    # A worker, and whoever looks at a queue, may outlive the fleet that was found.
+                    with watched(gone(live_one)) if worker else nullcontext():
+                        yield settings
                     return
+        if asked.source == "the default":
+            self._tell_stopped()
         yield self._said(asked)
 
-    def _said(self, settings: Settings) -> Settings:
-        self.out.note(settings.line())
+    def _tell_stopped(self) -> None:
+        from clipfleet.cli.local import find_stopped  # noqa: PLC0415
+
+        if (stopped := find_stopped(Path.cwd())) is not None:
+            left, folder = stopped
+            self.out.note(
+                f"the fleet of {folder} ('clipfleet {left.command}', pid {left.pid}) has stopped; start it with"
+                " 'clipfleet up'"
+            )
+
+    def _said(self, settings: Settings, *, served: bool = False) -> Settings:
+        self.out.note(settings.line(store=settings.milvus_is_lite or self.command in _OF_THE_STORE))
+        if self.flags.milvus_uri and self.command not in _OF_THE_STORE:
+            self.out.note(f"--milvus-uri does nothing for {self.command}: the fleet's workers have their own")
+        if served and settings.attended:
+            self._tell_restart(settings)
         return settings
+
+    def _tell_restart(self, settings: Settings) -> None:
+        from clipfleet.cli.queue import QueueView  # noqa: PLC0415
+
+        with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
+            if not view.living_workers():
+                self.out.note("its worker is being started again: waiting for it")
 
 
 def _local_settings(flags: Flags, live: tuple[Endpoints, Path]) -> Settings:
@@ -119,6 +147,8 @@ def _local_settings(flags: Flags, live: tuple[Endpoints, Path]) -> Settings:
     return load(flags, environ, live=live)
 
 
+# The commands that speak to Milvus themselves.
+_OF_THE_STORE: Final = frozenset({"worker", "doctor"})
 _ADDRESSES: Final = ("REDIS_URL", "MILVUS_URI", "MILVUS_TOKEN")
 
 

@@ -66,6 +66,7 @@ class Settings:
         timeout_s: how long one request may take; None = the protocol's default.
         source: where the fleet was found, for people.
         milvus_is_lite: whether the store is the Milvus Lite of ``--local`` or ``up``.
+        attended: whether the queue's worker is that of ``--local`` or ``up``, which starts another when it dies.
         environment: the ``CLIPFLEET_*`` variables, names without that prefix in lower case.
     """
 
@@ -77,6 +78,7 @@ class Settings:
     timeout_s: float | None
     source: str
     milvus_is_lite: bool
+    attended: bool
     environment: Mapping[str, str] = field(repr=False)
 
     @property
@@ -84,10 +86,10 @@ class Settings:
         """The keys of the queue."""
         return QueueKeys(self.queue, self.prefix)
 
-    def line(self) -> str:
-        """The fleet in one line, without secrets."""
-        store = f", milvus {redacted(self.milvus_uri)}" if self.milvus_uri else ""
-        return f"fleet: {redacted(self.redis_url)}, queue {self.queue}{store} (from {self.source})"
+    def line(self, *, store: bool = True) -> str:
+        """The fleet in one line, without secrets; its store only when ``store``."""
+        milvus = f", milvus {redacted(self.milvus_uri)}" if store and self.milvus_uri else ""
+        return f"fleet: {redacted(self.redis_url)}, queue {self.queue}{milvus} (from {self.source})"
 
 
 def load(
@@ -117,15 +119,17 @@ def load(
         ("", ours.queue if ours else None),
         ("", DEFAULT_QUEUE),
     )
+    prefix = variables.get("CLIPFLEET_PREFIX") or (ours.prefix if ours else DEFAULT_PREFIX)
     settings = Settings(
         redis_url=_url("redis_url", redis_url or LOCALHOST),
         milvus_uri=_url("milvus_uri", milvus_uri) if milvus_uri else None,
         milvus_token=token or "",
         queue=queue or DEFAULT_QUEUE,
-        prefix=variables.get("CLIPFLEET_PREFIX") or (ours.prefix if ours else DEFAULT_PREFIX),
+        prefix=prefix,
         timeout_s=_number("CLIPFLEET_TIMEOUT_S", variables.get("CLIPFLEET_TIMEOUT_S")),
         source=source,
         milvus_is_lite=ours is not None and milvus_uri == ours.milvus_uri,
+        attended=ours is not None and ours.has_worker and (queue, prefix) == (ours.queue, ours.prefix),
         environment={
             name.removeprefix("CLIPFLEET_").lower(): value
             for name, value in variables.items()

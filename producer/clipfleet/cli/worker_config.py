@@ -40,6 +40,8 @@ def build(settings: Settings, flags: Mapping[str, Any]) -> WorkerConfig:
     if nested:
         values["allow_roots"] = parse_roots(nested)
     values |= {name: value for name, value in flags.items() if value is not None}
+    if values.get("processes") == 0:
+        raise CliError("processes must be 1 to 256, not 0", exit_code=Exit.USAGE)
     try:
         return WorkerConfig(
             redis_url=settings.redis_url,

@@ -54,7 +54,8 @@ BulkCapacity = Annotated[
     typer.Option("--bulk-capacity", help="Most of them in the bulk lane. Default: 90 %.", show_default=False),
 ]
 Processes = Annotated[
-    int | None, typer.Option("--processes", help="Worker processes. Default: one per device.", show_default=False)
+    int | None,
+    typer.Option("--processes", min=1, max=256, help="Worker processes. Default: one per device.", show_default=False),
 ]
 Devices = Annotated[
     str | None,

@@ -95,7 +95,7 @@ def _pictures(chosen: Path | None) -> Path:
 
 @contextmanager
 def _fleet(run: Run) -> Iterator[Settings]:
-    from clipfleet.cli.local import Stack, StackOptions  # noqa: PLC0415
+    from clipfleet.cli.local import Stack, StackOptions, watched  # noqa: PLC0415
 
     folder = Path.cwd() / _FOLDER
     if folder.exists():
@@ -108,7 +108,8 @@ def _fleet(run: Run) -> Iterator[Settings]:
     stack = Stack(options, say=run.out.step)
     stack.start()
     try:
-        yield load(Flags(), {}, live=stack.live)
+        with watched(stack.lost):
+            yield load(Flags(), {}, live=stack.live)
     finally:
         stack.stop()
 

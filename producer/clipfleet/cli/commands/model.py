@@ -58,7 +58,10 @@ def list_them(run: Run) -> int:
 
 
 def info(run: Run, name: _Name) -> int:
-    """Show all that is known of one model: sizes, preprocessing, tokenizer, licence, fingerprint."""
+    """Show all that is known of one model: sizes, preprocessing, tokenizer, licence, fingerprint.
+
+    The exit code is 1 when it is not on this machine.
+    """
     from clipfleet.models import model_info  # noqa: PLC0415
 
     known = model_info(name)
@@ -68,7 +71,7 @@ def info(run: Run, name: _Name) -> int:
         run.out.line(json.dumps(known, indent=2, ensure_ascii=False))
         if not known.get("exported", True):
             run.out.line(f"It is not exported yet: clipfleet model export {name}")
-    return 0
+    return 0 if known.get("exported", True) else 1
 
 
 def export(run: Run, name: _Name, *, out: _Out = None) -> int:

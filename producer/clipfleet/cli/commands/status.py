@@ -90,7 +90,7 @@ def _show(out: Output, snapshot: Snapshot, queue: str) -> None:
         columns = ("worker", "state", "device", "provider", "#rate/s", "#mean batch", "#settled", "#failed")
         out.table("", columns, [_worker_row(worker) for worker in snapshot.workers])
     else:
-        out.line("no worker has served this queue: start one with 'clipfleet worker' or 'clipfleet up'")
+        out.line("no worker serves this queue now: start one with 'clipfleet worker' or 'clipfleet up'")
 
 
 def _worker_row(worker: WorkerState) -> tuple[str, ...]:

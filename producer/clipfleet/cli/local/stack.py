@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import CliError
-from clipfleet.cli.local.child import Child, tail
+from clipfleet.cli.local.child import Child
 from clipfleet.cli.local.endpoints import Endpoints, process_start
 from clipfleet.cli.local.redis import RedisServer, free_port
+from clipfleet.cli.local.watch import gone, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -90,10 +91,16 @@ class Stack:
         Raises:
             CliError: another fleet owns the folder, or a part does not start.
         """
-        self.options.folder.mkdir(parents=True, exist_ok=True)
-        owner = _lock(self.options.folder / "owner.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder = self.options.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            owner = _lock(folder / "owner.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CliError(
+                f"{folder} cannot be written: {error.strerror}", hint="Run it in a folder of your own."
+            ) from None
         if owner is None:
-            raise FolderBusy(_running(self.options.folder), hint="Use it, or stop it first (Ctrl-C in its terminal).")
+            raise FolderBusy(_running(folder), hint="Use it, or stop it first (Ctrl-C in its terminal).")
         self._locks.enter_context(owner)
         try:
             self._start_parts()
@@ -156,7 +163,7 @@ class Stack:
             deadline = time.monotonic() + WORKER_READY_S
             while not set(queue.living_workers()) - before:
                 if not self._worker.alive():
-                    raise CliError(f"the worker did not start; its log ({log}) ends:\n{tail(log)}")
+                    raise CliError(f"the worker did not start; its log ({log}) ends:\n{self._worker.log_tail()}")
                 if time.monotonic() > deadline:
                     raise CliError(f"the worker was not ready within {WORKER_READY_S:.0f} s; its log is {log}")
                 time.sleep(_POLL_S)
@@ -176,18 +183,28 @@ class Stack:
     def check(self) -> None:
         """One look at all parts; see ``watch``."""
         if not self._redis.alive():
-            raise CliError(f"Redis ended by itself; its log ends:\n{self._redis.log_tail()}", hint="Start it again.")
+            raise CliError(self.lost(), hint="Start it again.")
         if self._milvus is not None:
             self._milvus.ensure_alive()
         if self._worker is not None and self.endpoints is not None and not self._worker.alive():
             now = time.monotonic()
             self._restarts = [at for at in self._restarts if now - at < _RESTART_WINDOW_S]
             if len(self._restarts) >= _MAX_RESTARTS:
-                raise CliError(f"the worker keeps ending; its log ends:\n{tail(self._worker.log)}")
+                raise CliError(f"the worker keeps ending; its log ends:\n{self._worker.log_tail()}")
             self._restarts.append(now)
             self._say(f"the worker ended with code {self._worker.exit_code()}; starting another")
             with self._worker_started(self.endpoints):
                 pass
+
+    def lost(self) -> str:
+        """Which part has ended, with the end of its log; empty while all of them run."""
+        if not self._redis.alive():
+            return f"Redis ended by itself; its log ends:\n{self._redis.log_tail()}"
+        if self._milvus is not None and self._milvus.pid is None:
+            return f"Milvus Lite ended by itself; its log is {self._milvus.log_file}"
+        if self._worker is not None and not self._worker.alive():
+            return f"the worker ended with code {self._worker.exit_code()}; its log ends:\n{self._worker.log_tail()}"
+        return ""
 
     def stop(self) -> None:
         """Stop the worker, then Milvus Lite, then Redis: each may still need the next while it ends."""
@@ -243,7 +260,8 @@ def open_local(
             with using(live) as still_there:
                 if still_there:
                     _check_parts(options, live)
-                    yield live
+                    with watched(gone(live)):
+                        yield live
                     return
         stack = Stack(options, say=say)
         try:
@@ -255,7 +273,8 @@ def open_local(
             time.sleep(_POLL_S)
             continue
         try:
-            yield stack.live
+            with watched(stack.lost):
+                yield stack.live
             stack.retire()
         finally:
             stack.stop()
