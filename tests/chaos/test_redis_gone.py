@@ -55,7 +55,10 @@ def test_flushall_and_group_destroyed_under_blocked_readers(
     make_redis: Callable[..., RedisServer], keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
 ) -> None:
     server = make_redis()
-    with server.client() as redis_client, Client(server.url, queue=keys.queue, timeout=20) as client:
+    with (
+        server.client() as redis_client,
+        Client(server.url, queue=keys.queue, wait_for_worker=True, timeout=20) as client,
+    ):
         worker = start_worker(url=server.url, model="none", lease_ms=LEASE_MS)
         assert client.run("echo", {"data": 0}).ok
         for number, harm in enumerate(

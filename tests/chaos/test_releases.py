@@ -48,7 +48,8 @@ def reads_blocked(client: redis.Redis) -> bool:
 def test_a_life_on_each_release_of_redis(
     server: RedisServer, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    with server.client() as redis_client, Client(server.url, queue=keys.queue, timeout=30) as client:
+    waits = {"wait_for_worker": True, "timeout": 30}  # FLUSHALL takes the workers' presence for a second too
+    with server.client() as redis_client, Client(server.url, queue=keys.queue, **waits) as client:
         worker = start_worker(url=server.url, hooks="support.hooks:Barrier", lease_ms=LEASE_MS)
         # Served
         assert [one.outputs["data"] for one in client.map(requests.echo(n) for n in range(300))] == list(range(300))
