@@ -158,6 +158,19 @@ def test_a_request_above_the_queues_limit_is_too_large_and_its_neighbours_go_in(
     assert jobs[1].outcome().error.code is ErrorCode.TOO_LARGE
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_request_far_above_the_limit_is_refused_without_being_sent(redis_server, redis_client, keys, worker, waits):
+    redis_client.hset(keys.fleet, "max_request_bytes", 100_000)
+    with Client(redis_server.url, queue=keys.queue, timeout=10, wait_for_worker=waits) as client:
+        before = redis_client.info("stats")["total_net_input_bytes"]
+        with pytest.raises(BadInput, match=r"too_large: .* takes at most 100000"):
+            client.embed_image(b"x" * 20_000_000)
+        with pytest.raises(BadInput, match="too_large"):
+            client.embed_image(b"x" * 300_000_000)
+        assert redis_client.info("stats")["total_net_input_bytes"] - before < 1_000_000
+        assert client.run("echo", {"data": 1}).ok
+
+
 def test_a_client_refuses_more_than_its_limit_of_unanswered(redis_server, keys, worker):
     worker.hold.clear()
     with Client(redis_server.url, queue=keys.queue, max_unanswered=3) as client:

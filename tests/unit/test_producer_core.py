@@ -87,6 +87,9 @@ def test_calls_keep_the_order_and_the_limits(sizes):
     sent = []
     while harness.core.unanswered:
         for command in harness.commands():
+            if command.args[0] == "HMGET":
+                harness.reply(command, [b"99999999"])
+                continue
             ids = command.args[9::3]
             assert len(ids) <= admission.MAX_CALL_REQUESTS
             payload = sum(map(len, command.args[11::3]))
@@ -97,6 +100,46 @@ def test_calls_keep_the_order_and_the_limits(sizes):
             if request_id in harness.core.unanswered:
                 harness.results(encode_success(request_id, {}))
     assert sent == [str(number) for number in range(len(sizes))]
+
+
+@pytest.mark.parametrize(
+    ("answer", "most"),
+    [([b"3000000"], 3_000_000), ([None], 8 << 20), ([b"nonsense"], 8 << 20), (hiredis.ReplyError("NOPERM"), 60 << 20)],
+)
+def test_a_large_request_goes_out_only_when_the_queue_is_known_to_take_it(answer, most):
+    harness = Harness()
+    fits, above = harness.submit("fits", size=most), harness.submit("above", size=(most + 1))
+    (question,) = harness.commands()
+    assert question.args == ("HMGET", KEYS.fleet, "max_request_bytes")
+    assert harness.commands() == []
+    question.lost(harness.now)
+    (question,) = harness.commands()
+    harness.reply(question, answer)
+    calls = harness.commands()
+    assert fits.stage is Stage.CALLING
+    if isinstance(answer, Exception):  # then admission's own word counts
+        assert above.stage is Stage.WAITING
+    else:
+        assert above.ending.error.code is ErrorCode.TOO_LARGE
+        assert f"takes at most {most}" in str(above.ending.error)
+    assert calls
+    assert all(command.args[0] == "EVALSHA" for command in calls)
+
+
+def test_the_limit_is_asked_for_again_after_a_while_and_by_large_requests_alone():
+    harness = Harness()
+    harness.submit("a", size=2 << 20)
+    (question,) = harness.commands()
+    harness.reply(question, [None])
+    harness.admit(b"1-1")
+    harness.submit("b", size=2 << 20)
+    harness.admit(b"1-2")
+    harness.now += 5
+    harness.submit("c")
+    harness.admit(b"1-3")
+    harness.submit("d", size=2 << 20)
+    (question,) = harness.commands()
+    assert question.args[0] == "HMGET"
 
 
 def test_a_handful_waits_for_the_answer_under_way_and_a_crowd_does_not():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from clipfleet.producer.core.command import Command, Reply, nothing
 from clipfleet.producer.core.pending import Pending, Stage
 from clipfleet.producer.core.trouble import Remedy, broken_by, remedy_for
+from clipfleet.producer.limits import LARGE_BYTES
 from clipfleet.schemas import scripts
 from clipfleet.schemas.errors import ErrorCode, QueueFull, RequestFailed, error_for
 from clipfleet.schemas.keys import Lane, QueueKeys
@@ -88,10 +89,25 @@ class Admission:
         self._waiting: dict[Lane, deque[Pending]] = {lane: deque() for lane in Lane}
         self._again: deque[Call] = deque()
         self._flying = dict.fromkeys(Lane, 0)
+        self._large = False
 
     def add(self, request: Pending) -> None:
         """Take a request in; it leaves with the next call."""
         self._waiting[request.lane].append(request)
+        self._large = self._large or len(request.payload) > LARGE_BYTES
+
+    @property
+    def has_large(self) -> bool:
+        """Whether a request waits that is worth the question how large one may be."""
+        return self._large
+
+    def refuse_above(self, most: float) -> None:
+        """The answer to it, in bytes."""
+        self._large = False
+        for request in self.waiting():
+            if (size := len(request.payload)) > most:
+                text = f"a request of {size} bytes is not sent: this queue takes at most {most:.0f}"
+                self._refuse(request, error_for(ErrorCode.TOO_LARGE, text))
 
     def waiting(self) -> list[Pending]:
         """Requests that are in no call yet."""

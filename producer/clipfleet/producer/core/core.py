@@ -16,6 +16,7 @@ from clipfleet.producer.core.command import Command, Reply
 from clipfleet.producer.core.inbox import Inbox
 from clipfleet.producer.core.pending import Pending, Stage
 from clipfleet.producer.core.presence import Presence
+from clipfleet.producer.core.sizes import SizeLimit
 from clipfleet.producer.core.trouble import Remedy, broken_by, remedy_for
 from clipfleet.producer.core.watch import KeyWatch
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
@@ -58,6 +59,7 @@ class Core:
         self._admission = Admission(keys, producer, replicated=replicated, accept=self._accepted, refuse=self._fail)
         self._inbox = Inbox(keys.inbox(producer), block_s, self._deliver, self._inbox_refused)
         self._presence = Presence(keys.workers, always=wait_for_worker, absent=self._no_worker)
+        self._size_limit = SizeLimit(keys.fleet)
         self._watch = KeyWatch(keys, self._deliver_key)
         self._cancels: deque[tuple[str, float]] = deque()
         self._next_deadline = math.inf
@@ -132,6 +134,12 @@ class Core:
         fresh = self._presence.known(now)
         if not fresh and not self._admission.idle:
             commands += self._presence.commands()
+        if self._admission.has_large:
+            if self._size_limit.known(now):
+                self._admission.refuse_above(self._size_limit.most)
+            else:
+                commands += self._size_limit.commands()
+                fresh = False
         commands += self._admission.commands(now, fresh=fresh)
         commands += self._watch.commands(now)
         while self._cancels:
