@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from clipfleet.cli import checks
 from clipfleet.cli.checks import check_memory, free_memory, redis_findings
+from clipfleet.cli.settings import Flags, load
 
 GOOD = {"redis_version": "6.2.14", "maxmemory_policy": "noeviction", "aof_enabled": 1}
 
@@ -59,3 +63,19 @@ def test_given_this_machine_when_asked_then_memory_is_told():
     free = free_memory()
     assert free is None or free > 0
     assert check_memory().state in {"ok", "note"}
+
+
+def test_given_checks_that_wait_when_run_then_they_wait_at_the_same_time_and_keep_their_order(monkeypatch):
+    together = threading.Barrier(3, timeout=30)
+
+    def waiting(name):
+        def check(*_settings):
+            together.wait()
+            yield checks.Check(name, "ok", "")
+
+        return check
+
+    for name in ("redis", "milvus", "model"):
+        monkeypatch.setattr(checks, f"check_{name}", waiting(name))
+    monkeypatch.setattr(checks, "check_runtime", lambda: iter(()))
+    assert [check.name for check in checks.run_checks(load(Flags(), {}))] == ["redis", "milvus", "model", "memory"]

@@ -46,6 +46,7 @@ def test_given_nested_roots_when_built_then_they_are_directories_by_name(tmp_pat
         ({"CLIPFLEET_CAPACITY": "many"}, {}, "CLIPFLEET_CAPACITY"),
         ({"CLIPFLEET_ALLOW_URLS": "perhaps"}, {}, "CLIPFLEET_ALLOW_URLS"),
         ({}, {"max_batch_size": 0}, "max_batch_size"),
+        ({"CLIPFLEET_PROCESSES": "0"}, {}, "processes must be 1 to 256"),
     ],
 )
 def test_given_a_setting_that_cannot_be_when_built_then_a_usage_error_names_it(environ, flags, named):
