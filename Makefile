@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY ?= passive
 
 QUICK := not (chaos or browser or torch or fuzz or gpu or milvus_server or node or slow)
 
-.PHONY: help demo test lint bench chaos clean
+.PHONY: help demo test lint bench chaos fuzz audit clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,8 @@ help:
 	@echo "make lint    formatting, lint, types, import rules"
 	@echo "make bench   the benchmarks"
 	@echo "make chaos   faults injected on purpose   (MINUTES=10)"
+	@echo "make fuzz    the decoders under coverage-guided fuzzing   (SECONDS=60)"
+	@echo "make audit   known vulnerabilities in what is installed, and suspicious lines in what is written"
 	@echo "make clean   removes .venv, .demo and caches; .clipfleet, which may hold your data, stays"
 
 demo: $(VENV)/.local
@@ -36,6 +38,12 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench $(ARGS)
+
+fuzz: $(VENV)/.dev
+	@tests/fuzz/run $(SECONDS)
+
+audit: $(VENV)/.dev
+	@tools/audit
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m chaos $(ARGS)
