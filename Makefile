@@ -19,7 +19,7 @@ help:
 	@echo "make test    the tests"
 	@echo "make lint    formatting, lint, types, import rules"
 	@echo "make bench   the benchmarks"
-	@echo "make chaos   faults injected on purpose   (MINUTES=10)"
+	@echo "make chaos   faults injected on purpose   (MINUTES=10: a random one every few seconds, and an audit)"
 	@echo "make fuzz    the decoders under coverage-guided fuzzing   (SECONDS=60)"
 	@echo "make audit   known vulnerabilities in what is installed, and suspicious lines in what is written"
 	@echo "make clean   removes .venv, .demo and caches; .clipfleet, which may hold your data, stays"
@@ -46,7 +46,11 @@ audit: $(VENV)/.dev
 	@tools/audit
 
 chaos: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m chaos $(ARGS)
+ifdef MINUTES
+	@PYTHONPATH=tests $(BIN)/python -m chaos.audit --minutes $(MINUTES) $(ARGS)
+else
+	@$(BIN)/python -m pytest -q -m "chaos and not slow" $(ARGS)
+endif
 
 clean:
 	rm -rf $(VENV) .demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
