@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 
 from clipfleet.cli.commands.up import tell
 from clipfleet.cli.errors import CliError
@@ -22,6 +23,7 @@ from clipfleet.cli.output import Output
 from clipfleet.cli.run import Run
 from clipfleet.cli.settings import Flags
 from clipfleet.producer import Client
+from clipfleet.schemas.keys import QueueKeys
 from clipfleet.schemas.limits import DEFAULT_PREFIX
 from support.cli import descendants, end, running, start
 from support.waiting import wait_until
@@ -201,6 +203,23 @@ def test_when_milvus_dies_then_it_is_started_again_and_when_redis_dies_then_up_e
     assert fleet.process.returncode == 1
     assert "Redis ended by itself" in err
     assert not running(fleet.children)
+
+
+def test_given_a_worker_that_is_being_restarted_when_asked_then_it_is_waited_for_and_said(other_up):
+    fleet = other_up()
+    fleet.process.send_signal(signal.SIGSTOP)  # so that the gap lasts until the command has seen it
+    for pid in descendants(fleet.process.pid):
+        if "clipfleet.cli worker" in command_line(pid):
+            os.kill(pid, signal.SIGKILL)
+    with redis.Redis.from_url(fleet.said["redis_url"]) as client:
+        client.delete(QueueKeys("clip").workers)
+        asking = start("embed", "--json", "a cat", cwd=fleet.folder)
+        assert asking.stderr.readline().startswith("fleet: ")
+        assert asking.stderr.readline() == "its worker is being started again: waiting for it\n"
+        fleet.process.send_signal(signal.SIGCONT)
+    out, _ = asking.communicate(timeout=60)
+    # It serves again, and has no model.
+    assert json.loads(out)["error"]["code"] == "unknown_pipeline"
 
 
 def test_given_a_model_that_is_not_there_when_started_then_the_reason_is_told_and_nothing_stays(cli, tmp_path):
