@@ -10,8 +10,8 @@ import subprocess
 import pytest
 
 from clipfleet.producer.connection.address import parse_url
-from clipfleet.producer.connection.link import connect
-from clipfleet.producer.core.command import Command
+from clipfleet.producer.connection.link import Wire, connect
+from clipfleet.producer.core.command import Command, nothing
 from clipfleet.producer.core.trouble import LinkBroken
 
 
@@ -51,6 +51,48 @@ async def talk(peer, commands, *, url="redis://127.0.0.1:{port}", tls=None, clie
         return happened, await asyncio.wait_for(ended, 5)
     finally:
         server.close()
+
+
+class SlowLine(asyncio.Transport):
+    """Takes all that is written and sends what it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.unsent = 0
+
+    def write(self, data):
+        self.unsent += len(data)
+
+    def get_write_buffer_size(self):
+        return self.unsent
+
+
+def test_a_large_request_on_a_slow_line_is_not_given_up_while_its_bytes_leave():
+    async def main():
+        wire, line = Wire(lambda: None, lambda _: None), SlowLine()
+        wire.connection_made(line)
+        assert not wire.overdue(wire.last_used + 100, 5)  # nothing was asked
+        wire.send([Command(("SET", "k", b"x" * 1000), nothing, nothing)])
+        now = wire.last_used
+        assert not wire.overdue(now + 4.9, 5)
+        for left in (900, 500, 0):
+            now += 5
+            line.unsent = left
+            assert not wire.overdue(now, 5)
+        assert not wire.overdue(now + 4.9, 5)
+        assert wire.overdue(now + 5, 5)  # all is sent, and no answer
+
+    asyncio.run(main())
+
+
+def test_a_line_that_takes_no_more_bytes_is_given_up():
+    async def main():
+        wire, line = Wire(lambda: None, lambda _: None), SlowLine()
+        wire.connection_made(line)
+        wire.send([Command(("SET", "k", b"x" * 1000), nothing, nothing)])
+        assert wire.overdue(wire.last_used + 5, 5)
+
+    asyncio.run(main())
 
 
 def test_answers_come_in_order_and_what_has_none_is_lost():

@@ -160,7 +160,7 @@ class _Link:
             self._connecting.add_done_callback(self._connected)
 
     def check(self, now: float) -> None:
-        if self._wire is not None and now >= self.due:
+        if self._wire is not None and self._wire.overdue(now, self._way.answer_within_s):
             self._wire.stop(LinkBroken(f"Redis gave no answer for {self._way.answer_within_s:g} s"))
 
     async def close(self) -> None:

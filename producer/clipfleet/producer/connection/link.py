@@ -40,6 +40,7 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._broken: LinkBroken | None = None
+        self._unsent = 0
         self.last_used = self._loop.time()
 
     @property
@@ -52,6 +53,20 @@ class Wire(asyncio.Protocol):
         """Since when an answer is due and nothing came; infinity when none is."""
         return self.last_used if self._expected else math.inf
 
+    def overdue(self, now: float, within_s: float) -> bool:
+        """Whether an answer is due for ``within_s`` already; not while bytes still leave: a large request takes time.
+
+        Given up on a slow line, it would go out again from its start, for ever, and all others behind it.
+        """
+        if self._transport is None or now < self.waiting_since + within_s:
+            return False
+        unsent, before = self._transport.get_write_buffer_size(), self._unsent
+        self._unsent = unsent
+        if unsent < before:
+            self.last_used = now
+            return False
+        return True
+
     def send(self, commands: list[Command]) -> None:
         """All in one write."""
         if not commands or self._transport is None:
@@ -62,6 +77,7 @@ class Wire(asyncio.Protocol):
         # The stub says a tuple of one; it takes any.
         packed = [hiredis.pack_command(command.args) for command in commands]  # type: ignore[arg-type]
         self._transport.write(b"".join(packed))
+        self._unsent = self._transport.get_write_buffer_size()
 
     def stop(self, reason: LinkBroken) -> None:
         """End it now, whatever is under way."""
