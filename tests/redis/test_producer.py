@@ -372,6 +372,8 @@ def test_an_id_in_use_is_refused(client, worker):
     "bad",
     [
         lambda c: c.run("echo", {"data": object()}),
+        lambda c: c.run("echo", {"data": {1: 2}}),
+        lambda c: c.index_image(b"p", metadata={1: 2}),
         lambda c: c.run("no such name!", {}),
         lambda c: c.submit("echo", {}, id="a b"),
         lambda c: c.submit("echo", {}, reply_ttl_ms=1),
