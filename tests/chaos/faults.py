@@ -144,8 +144,9 @@ def client_killed(scene: Scene, _pick: random.Random) -> None:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}
     ) as client:
         assert client.stdout is not None
-        client.stdout.readline()
+        said = client.stdout.readline()
         client.kill()
+    assert said == b"sent\n", "the client that is to be killed did not get that far"
 
 
 def killer_sent(scene: Scene, _pick: random.Random) -> None:
