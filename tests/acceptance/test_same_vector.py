@@ -44,8 +44,10 @@ def test_alone_in_company_by_client_and_by_command(
     assert crowd[0].notes["batch_size"] == 64
     # and by command
     ran = subprocess.run(
-        [sys.executable, "-m", "clipfleet.cli", "embed", "--json", "--redis-url", redis_server.url]
-        + ["--queue", keys.queue, "--image", str(picture)],
+        [
+            *(sys.executable, "-m", "clipfleet.cli", "embed", "--json"),
+            *("--redis-url", redis_server.url, "--queue", keys.queue, "--image", str(picture)),
+        ],
         capture_output=True,
         text=True,
         check=True,

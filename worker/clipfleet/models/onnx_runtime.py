@@ -75,7 +75,7 @@ def open_engine(bundle: Bundle, *, provider: Provider, device: str, threads: int
         ModelError: ONNX Runtime cannot read a graph.
     """
     try:
-        # From 1.29 its wheels report sessions to their maker unless told not to: what a fleet embeds is nobody's business.
+        # From 1.29 its wheels report sessions to their maker unless told not to; what a fleet embeds is its own matter.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime as ort  # noqa: PLC0415  as late as possible: torch users need none
     except ImportError as error:
