@@ -169,7 +169,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 def corpus(name: str) -> list[Path]:
     """What is kept for a target: everything that ever broke it, and a few that did not."""
-    return sorted(path for path in (CORPUS / name).iterdir() if path.is_file())
+    return sorted(path for path in (CORPUS / name).glob("*") if path.is_file())
 
 
 def seeds(name: str) -> Iterator[bytes]:
