@@ -114,7 +114,7 @@ def test_given_pictures_and_a_bad_file_when_embedded_then_the_others_are_answere
 
 
 def test_given_only_bad_items_when_embedded_then_it_failed(cli, fleet):
-    done = cli("embed", "--image", "nothing.png", **fleet)
+    done = cli("embed", "--image=nothing.png", **fleet)
     assert done.code == 1
     assert "fetch_failed" in done.err
 

@@ -38,4 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             'Install it with:  pip install "clipfleet[cli]"   (everything on one machine: "clipfleet[local]")\n'
         )
         return 1
-    return run(args)
+    return run([part for arg in args for part in _parted(arg)])
+
+
+def _parted(arg: str) -> tuple[str, ...]:
+    """``--image=FILE`` as the two words that it stands for: `embed` takes files after a flag, to keep their order."""
+    option, equals, value = arg.partition("=")
+    return (option, value) if equals and option == "--image" else (arg,)
