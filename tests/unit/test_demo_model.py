@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from clipfleet.cli.commands.demo import QUESTIONS
 from clipfleet.models.bundle import Bundle, load_bundle
 from clipfleet.models.library import find_bundle
 from clipfleet.models.runtime import Runtime, open_runtime
@@ -24,7 +25,6 @@ pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "examples" / "pictures"
 QUIZ = ROOT / "tools" / "demo_model" / "quiz.py"
-ASKED_BY_THE_README = 10
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +110,15 @@ def test_given_a_short_text_when_padded_beside_a_long_one_then_its_vector_does_n
     assert float(alone @ beside) > 0.99999
 
 
-def test_given_the_readme_questions_when_asked_of_the_shipped_pictures_then_the_first_hit_is_right(
+def test_given_the_questions_of_the_demo_when_asked_of_the_shipped_pictures_then_the_first_hit_is_right(
     bundle: Bundle, runtime: Runtime, gallery: np.ndarray
 ) -> None:
     tokenize = Tokenize(bundle.config.text, bundle.tokenizer_file)
     concepts = [{"label": row["name"], "subgroup": row["subgroup"]} for row in shipped().values()]
     wrong = {}
-    for question in quiz().questions()[:ASKED_BY_THE_README]:
+    asked = [question for question in quiz().questions() if question["text"] in QUESTIONS]
+    assert len(asked) == len(QUESTIONS)
+    for question in asked:
         scores = gallery @ runtime.encode_texts([tokenize(question["text"])[0]])[0]
         first = int(scores.argmax())
         if first not in quiz().accepted(question, concepts):
