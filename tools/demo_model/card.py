@@ -107,8 +107,9 @@ def questions(report: dict[str, Any]) -> list[str]:
         )
     lines += [
         "",
-        "The first ten were meant for the README; it and `clipfleet demo` ask ten that are answered rightly instead, so",
-        "that a first look shows what works. Shipped are whole Unicode groups, so some questions have no answer there.",
+        "The first ten were meant for the README; it and `clipfleet demo` ask ten that are answered rightly instead,",
+        "so that a first look shows what works. Shipped are whole Unicode groups, so some questions have no answer",
+        "there.",
         "",
         "| question | first hit of all Twemoji | first right at | first hit of the shipped | first right at |",
         "|---|---|---|---|---|",
