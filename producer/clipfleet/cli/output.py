@@ -152,8 +152,11 @@ class _LogLines(logging.Handler):
         self._out = out
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One record."""
-        if self._out.is_terminal:
-            self._out.note(f"{record.levelname.lower()}: {self.format(record)}")
-        else:
-            self._out.log().log(record.levelno, self.format(record), logger=record.name)
+        """One record. What cannot be written (a closed pipe) must not end the thread that logged it."""
+        try:
+            if self._out.is_terminal:
+                self._out.note(f"{record.levelname.lower()}: {self.format(record)}")
+            else:
+                self._out.log().log(record.levelno, self.format(record), logger=record.name)
+        except (OSError, ValueError):
+            self.handleError(record)
