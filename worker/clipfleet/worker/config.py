@@ -93,7 +93,7 @@ class WorkerConfig:
         _within("max_deliveries", self.max_deliveries, 1, 100)
         _within("max_run_s", self.max_run_s, 0.1, 86_400)
         _within("grace_s", self.grace_s, 0, 3_600)
-        _within("processes", self.processes or 1, 1, 256)
+        _within("processes", 1 if self.processes is None else self.processes, 1, 256)
 
     @property
     def keys(self) -> QueueKeys:
