@@ -70,7 +70,8 @@ def test_given_tls_with_client_certificates_then_worker_client_and_command_speak
     worker = start_worker(address, tls_redis.client(), model="none")
     with Client(address, queue=keys.queue, timeout=20) as client:
         assert client.run("echo", {"data": b"x"}).outputs == {"data": b"x"}
-    assert cli("status", "--json", "--queue", keys.queue, REDIS_URL=address).code == 0
+    done = cli("status", "--json", "--queue", keys.queue, REDIS_URL=address)
+    assert done.code == 0, done.out + worker.log
     assert worker.terminate() == 0
 
 

@@ -123,6 +123,7 @@ class Supervisor:
                     self._fleet.patience.trouble(error)
                     return
                 child.joined = True
+                self._heartbeat_at = 0.0  # at once: what looks at the fleet now shall find it alive
                 child.tell("go")
                 log.info(
                     "worker %s ready: %s on %s (%s)",
