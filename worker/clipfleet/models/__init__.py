@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from clipfleet.models.names import ModelName, parse_name
     from clipfleet.models.onnx_runtime import installed_runtimes
+    from clipfleet.models.onnx_session import OnnxSession, open_session
     from clipfleet.models.runtime import PROVIDERS, Attempt, Provider, Runtime, open_runtime
     from clipfleet.models.tokenizer import Tokenize
 
@@ -54,6 +55,7 @@ __all__ = [
     "ModelError",
     "ModelName",
     "ModelNotFound",
+    "OnnxSession",
     "OutOfMemory",
     "Provider",
     "Runtime",
@@ -69,6 +71,7 @@ __all__ = [
     "load_bundle",
     "model_info",
     "open_runtime",
+    "open_session",
     "parse_name",
     "resolve_model",
 ]
@@ -90,6 +93,7 @@ _HOMES = {
     "library": ("cache_directory", "find_bundle", "list_models", "model_info", "resolve_model"),
     "names": ("ModelName", "parse_name"),
     "onnx_runtime": ("installed_runtimes",),
+    "onnx_session": ("OnnxSession", "open_session"),
     "runtime": ("PROVIDERS", "Attempt", "Provider", "Runtime", "open_runtime"),
     "tokenizer": ("Tokenize",),
 }

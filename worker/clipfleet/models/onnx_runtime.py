@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clipfleet.models.bundle import Bundle
     from clipfleet.models.runtime import Provider
 
-__all__ = ["installed_runtimes", "open_engine"]
+__all__ = ["installed_runtimes", "open_engine", "open_graph"]
 
 _NAMES = {
     "cpu": "CPUExecutionProvider",
@@ -67,12 +67,28 @@ class OnnxEngine:
 
 
 def open_engine(bundle: Bundle, *, provider: Provider, device: str, threads: int) -> OnnxEngine:
-    """Load both towers.
+    """Load both towers. Raises as ``open_graph``."""
+    image, text = (
+        open_graph(graph, bundle.config.fingerprint, provider=provider, device=device, threads=threads)
+        for graph in (bundle.image_graph, bundle.text_graph)
+    )
+    return OnnxEngine(image, text)
+
+
+def open_graph(graph: Path, fingerprint: str, *, provider: Provider, device: str, threads: int) -> Any:
+    """ONNX Runtime's session of one file.
+
+    Args:
+        graph: the file.
+        fingerprint: what TensorRT's engines are kept under.
+        provider: how it is run.
+        device: ``cpu`` or ``cuda:N``.
+        threads: of one call on a CPU.
 
     Raises:
         ExtraMissing: ONNX Runtime is not installed.
         DeviceUnavailable: the provider or its device is not there; never answered by another provider.
-        ModelError: ONNX Runtime cannot read a graph.
+        ModelError: ONNX Runtime cannot read the graph.
     """
     try:
         # From 1.29 its wheels report sessions to their maker unless told not to; what a fleet embeds is its own matter.
@@ -83,10 +99,7 @@ def open_engine(bundle: Bundle, *, provider: Provider, device: str, threads: int
         raise ExtraMissing(f'ONNX Runtime is not installed: pip install "clipfleet[{extra}]"') from error
     if provider != "cpu":
         _require_gpu_build(ort, provider)
-    asked = _providers(bundle, provider, device)
-    return OnnxEngine(
-        _session(ort, bundle.image_graph, asked, threads), _session(ort, bundle.text_graph, asked, threads)
-    )
+    return _session(ort, graph, _providers(fingerprint, provider, device), threads)
 
 
 def _require_gpu_build(ort: Any, provider: Provider) -> None:
@@ -109,7 +122,7 @@ def _require_gpu_build(ort: Any, provider: Provider) -> None:
             ort.preload_dlls()
 
 
-def _providers(bundle: Bundle, provider: Provider, device: str) -> list[Any]:
+def _providers(fingerprint: str, provider: Provider, device: str) -> list[Any]:
     if provider == "cpu":
         return [_NAMES["cpu"]]
     index = device.partition(":")[2]
@@ -124,7 +137,7 @@ def _providers(bundle: Bundle, provider: Provider, device: str) -> list[Any]:
     )
     if provider == "cuda":
         return [cuda]
-    engines = cache_directory() / "tensorrt" / bundle.config.fingerprint[:16]
+    engines = cache_directory() / "tensorrt" / fingerprint[:16]
     engines.mkdir(parents=True, exist_ok=True)
     tensorrt = (
         _NAMES["tensorrt"],

@@ -25,7 +25,18 @@ if TYPE_CHECKING:
 
     from clipfleet.models.bundle import Bundle, Golden
 
-__all__ = ["PROVIDERS", "Attempt", "Engine", "Provider", "Runtime", "lowest_cosine", "open_runtime"]
+__all__ = [
+    "PROVIDERS",
+    "Attempt",
+    "Engine",
+    "Provider",
+    "Runtime",
+    "device_kind",
+    "is_out_of_memory",
+    "known_providers",
+    "lowest_cosine",
+    "open_runtime",
+]
 
 Provider = Literal["tensorrt", "cuda", "cpu", "torch"]
 PROVIDERS: tuple[Provider, ...] = get_args(Provider)
@@ -81,7 +92,7 @@ class Runtime:
         self.provider = tried[-1].provider
         self.tried = tried
         self._engine: Engine | None = engine
-        self._step = _LENGTH_STEP[_kind(device)]
+        self._step = _LENGTH_STEP[device_kind(device)]
 
     def encode_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embed prepared pictures.
@@ -153,7 +164,7 @@ class Runtime:
         try:
             vectors = call(self._engine)
         except Exception as error:
-            if _is_out_of_memory(error):
+            if is_out_of_memory(error):
                 raise OutOfMemory(f"{self.device} had no room for a batch of {count}") from error
             raise
         if vectors.shape != (count, dimension):
@@ -179,11 +190,11 @@ def open_runtime(
         BadBundle: one loaded, but gave other vectors than the golden ones.
         ModelError: a provider's or device's name is unknown.
     """
-    kind = _kind(device)
+    kind = device_kind(device)
     tried: list[Attempt] = []
     disagreed = False
     golden = bundle.golden()
-    for name in _known(providers):
+    for name in known_providers(providers):
         engine = None
         try:
             engine = _load(name, bundle, device, threads)
@@ -202,7 +213,7 @@ def open_runtime(
 
 
 def _load(provider: Provider, bundle: Bundle, device: str, threads: int) -> Engine:
-    kind = _kind(device)
+    kind = device_kind(device)
     needed = {"tensorrt": "cuda", "cuda": "cuda", "cpu": "cpu"}.get(provider, kind)
     if needed != kind:
         raise DeviceUnavailable(f"it does not run on {device}")
@@ -212,13 +223,23 @@ def _load(provider: Provider, bundle: Bundle, device: str, threads: int) -> Engi
     return cast("Engine", opened.open_engine(bundle, provider=provider, device=device, threads=threads))
 
 
-def _kind(device: str) -> str:
+def device_kind(device: str) -> str:
+    """``cpu`` or ``cuda``.
+
+    Raises:
+        ModelError: it is no device's name.
+    """
     if re.fullmatch(r"cpu|cuda:\d+", device) is None:
         raise ModelError(f"a device is cpu or cuda:N, not {device!r}")
     return device.partition(":")[0]
 
 
-def _known(providers: Sequence[str]) -> Sequence[Provider]:
+def known_providers(providers: Sequence[str]) -> Sequence[Provider]:
+    """The names as they are.
+
+    Raises:
+        ModelError: one of them is none of ``PROVIDERS``.
+    """
     for name in providers:
         if name not in PROVIDERS:
             raise ModelError(f"unknown provider {name!r}; there are {', '.join(PROVIDERS)}")
@@ -262,5 +283,6 @@ def lowest_cosine(found: NDArray[np.float32], expected: NDArray[np.float32]) -> 
         return float(np.min(np.sum(left * right, axis=1) / norms))
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a runtime's error says that a batch found no room."""
     return isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)) is not None
