@@ -1,0 +1,127 @@
+"""The installed packages that an image needs, with all that they need, pinned to the versions that run here."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from clipfleet.cli.image.wheel import is_editable, is_local
+from clipfleet.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from packaging.requirements import Requirement
+
+__all__ = ["Packages", "find_packages", "requirements_text", "runtime_extra"]
+
+_OURS = "clipfleet"
+
+
+@dataclass(slots=True)
+class Packages:
+    """What to install.
+
+    Attributes:
+        pins: name and version of what a registry has.
+        packed: distributions that none has: they came from a folder or a repository.
+    """
+
+    pins: dict[str, str] = field(default_factory=dict)
+    packed: list[Distribution] = field(default_factory=list)
+
+
+def runtime_extra() -> str:
+    """The extra that brings the runtime of this environment: ``cpu``, ``gpu`` or ``torch``.
+
+    Raises:
+        CliError: it has none.
+    """
+    if _installed("onnxruntime-gpu") is not None:
+        return "gpu"
+    if find_spec("onnxruntime") is not None:
+        return "cpu"
+    if find_spec("torch") is not None:
+        return "torch"
+    raise CliError(
+        "no runtime is installed here, and the image gets the packages of this environment",
+        hint='pip install "clipfleet[cpu]", or "clipfleet[gpu]" for an image for GPUs (it installs without one)',
+    )
+
+
+def find_packages(extra: str, others: Iterable[str]) -> Packages:
+    """All that ``clipfleet[extra,cli]`` and the distributions ``others`` need here, themselves included.
+
+    clipfleet itself is left out: it is packed from what runs.
+
+    Raises:
+        CliError: something is needed and not installed.
+    """
+    from packaging.requirements import Requirement  # noqa: PLC0415  what only this command needs
+
+    roots = [f"{_OURS}[{extra},cli]", *sorted(others)]
+    if extra == "gpu":
+        # CUDA and cuDNN come as wheels; see deploy/Dockerfile.
+        roots.append("onnxruntime-gpu[cuda,cudnn]")
+    found = Packages()
+    waiting = deque((Requirement(root), "the image") for root in roots)
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        wanted, who = waiting.popleft()
+        dist = _installed(wanted.name)
+        if dist is None:
+            raise CliError(f"{who} needs {wanted.name}, which is not installed here", hint=f"pip install '{wanted}'")
+        for one in {"", *wanted.extras}:
+            key = (_normal(wanted.name), one)
+            if key not in seen:
+                seen.add(key)
+                waiting.extend((each, wanted.name) for each in _needs(dist, one))
+        _add(found, dist)
+    found.packed.sort(key=lambda dist: _normal(dist.metadata["Name"]))
+    return found
+
+
+def requirements_text(packages: Packages) -> str:
+    """``requirements.txt``: what runs here, and nothing that pip would choose."""
+    return "\n".join(
+        [
+            "# The versions that were installed where this was written, with all that they need: for --no-deps.",
+            "# Without hashes: an installed package does not remember its archive's.",
+            *(f"{name}=={version}" for name, version in sorted(packages.pins.items())),
+            "",
+        ]
+    )
+
+
+def _add(found: Packages, dist: Distribution) -> None:
+    name = _normal(dist.metadata["Name"])
+    if name == _OURS or name in found.pins or any(_normal(one.metadata["Name"]) == name for one in found.packed):
+        return
+    if is_local(dist):
+        # The modules of an editable one are taken as files: they lie where they are written.
+        if not is_editable(dist):
+            found.packed.append(dist)
+        return
+    found.pins[name] = dist.version
+
+
+def _needs(dist: Distribution, extra: str) -> list[Requirement]:
+    from packaging.requirements import Requirement  # noqa: PLC0415
+
+    wanted = [Requirement(line) for line in dist.requires or ()]
+    return [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": extra})]
+
+
+def _installed(name: str) -> Distribution | None:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
