@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.image.builders import build_command, find_builder, run_builder
 from clipfleet.cli.image.context import parse_tag
 from clipfleet.cli.image.modules import trace
 from clipfleet.cli.image.packages import find_packages, requirements_text
 from clipfleet.cli.image.wheel import our_files, wheel_of, write_wheel
-from clipfleet.cli.errors import CliError, Exit
 
 
 @pytest.fixture

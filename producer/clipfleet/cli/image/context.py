@@ -19,6 +19,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.image.contents import Contents
 from clipfleet.cli.image.dockerfile import MARK, base_image, dockerfile
 from clipfleet.cli.image.models import add_model, in_image
@@ -26,7 +27,6 @@ from clipfleet.cli.image.modules import is_installed, trace
 from clipfleet.cli.image.needs import needs_of
 from clipfleet.cli.image.packages import find_packages, requirements_text, runtime_extra
 from clipfleet.cli.image.wheel import our_files, wheel_of, write_wheel
-from clipfleet.cli.errors import CliError, Exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

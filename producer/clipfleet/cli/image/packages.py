@@ -9,8 +9,8 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from clipfleet.cli.image.wheel import is_editable, is_local
 from clipfleet.cli.errors import CliError
+from clipfleet.cli.image.wheel import is_editable, is_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
