@@ -8,7 +8,6 @@ over the whole of it, unpacked bytes too. No proxy from the environment, no cook
 from __future__ import annotations
 
 import http.client
-import io
 import ipaddress
 import socket
 import ssl
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
+from clipfleet.operators._timed import TimedSocket, left
 from clipfleet.operators.addresses import is_public
 from clipfleet.operators.paths import PathRoots
 from clipfleet.operators.urls import Target, read_url
@@ -124,7 +124,7 @@ class UrlFetcher:
                 # The class for http also for https: the socket is secured already, and TLS is all they differ in.
                 connection = http.client.HTTPConnection(target.host, target.port)
                 connection.default_port = 443 if target.secure else 80
-                connection.sock = _TimedSocket(raw, deadline)
+                connection.sock = TimedSocket(raw, deadline)
                 connection.request("GET", target.path, headers=_HEADERS)
                 with connection.getresponse() as response:
                     return self._read(response, deadline)
@@ -147,7 +147,7 @@ class UrlFetcher:
 
     def _look_up(self, target: Target, deadline: float) -> Sequence[str]:
         # getaddrinfo has no timeout, so it gets a thread that may outlive this call, and there is a bound on those.
-        if not self._lookups.acquire(timeout=_left(deadline)):
+        if not self._lookups.acquire(timeout=left(deadline)):
             raise TimeoutError
         found: list[Sequence[str] | Exception] = []
         done = threading.Event()
@@ -166,7 +166,7 @@ class UrlFetcher:
         except RuntimeError:
             self._lookups.release()
             raise OSError("no thread left") from None
-        if not done.wait(_left(deadline)):
+        if not done.wait(left(deadline)):
             raise TimeoutError
         (answer,) = found
         if isinstance(answer, Exception):
@@ -178,7 +178,7 @@ class UrlFetcher:
         for tried, address in enumerate(addresses):
             try:
                 # Not all the time for one that swallows packets: the next may answer.
-                share = _left(deadline) / (len(addresses) - tried)
+                share = left(deadline) / (len(addresses) - tried)
                 raw = socket.create_connection((address, target.port), timeout=share)
                 break
             except OSError as problem:
@@ -187,7 +187,7 @@ class UrlFetcher:
             raise last
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.settimeout(_left(deadline))
+            raw.settimeout(left(deadline))
             return self._tls().wrap_socket(raw, server_hostname=target.host) if target.secure else raw
         except BaseException:
             raw.close()
@@ -217,7 +217,7 @@ class UrlFetcher:
         body = bytearray()
         taken = 0
         while chunk := response.read(_CHUNK):
-            _left(deadline)
+            left(deadline)
             taken += len(chunk)
             room = self._limits.max_bytes + 1 - len(body)
             body += unpack.decompress(chunk, room) if unpack is not None else chunk
@@ -257,41 +257,6 @@ class Fetcher:
         raise error_for(ErrorCode.BAD_REQUEST, 'a picture is bytes, {"url": text} or {"path": text}')
 
 
-class _TimedSocket:
-    """What ``http.client`` needs of a socket, with the time of each read cut to what the whole fetch has left.
-
-    A socket's own timeout starts anew with each byte, so that a server sending one a second would never end.
-    """
-
-    def __init__(self, raw: socket.socket, deadline: float) -> None:
-        self._raw = raw
-        self._deadline = deadline
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_TimedReader(self._raw, self._deadline))
-
-    def sendall(self, data: bytes) -> None:
-        self._raw.settimeout(_left(self._deadline))
-        self._raw.sendall(data)
-
-    def close(self) -> None:
-        """Nothing: http.client closes it while the body is still to be read, and relies on a real socket's count."""
-
-
-class _TimedReader(io.RawIOBase):
-    def __init__(self, raw: socket.socket, deadline: float) -> None:
-        super().__init__()
-        self._raw = raw
-        self._deadline = deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        self._raw.settimeout(_left(self._deadline))
-        return self._raw.recv_into(buffer)
-
-
 def _follow(target: Target, location: str) -> Target:
     try:
         return read_url(urljoin(target.url, location))
@@ -301,13 +266,6 @@ def _follow(target: Target, location: str) -> Target:
         raise
     except ValueError:
         raise _failed("it leads to no valid url", retryable=False) from None
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
 
 
 def _failed(why: str, *, retryable: bool = True) -> RequestFailed:

@@ -1,0 +1,146 @@
+"""``frames``: pictures out of a video, by PyAV (``pip install "clipfleet[video]"``)."""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clipfleet.operators.operator import Operator, Place, current_item
+from clipfleet.schemas.errors import ErrorCode, error_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from clipfleet.operators.operator import Services
+
+__all__ = ["Frames"]
+
+
+@dataclass(frozen=True)
+class Frames(Operator):
+    """Take pictures out of a video, one every so many seconds; for ``flat_map``.
+
+    They are decoded as they are asked for, so that a long video never lies in memory. MP4 and MOV, WebM and Matroska,
+    AVI and MPEG-TS are read, told by their content; turned upright.
+
+    Attributes:
+        every_s: seconds between two pictures; 0: every one.
+        limit: how many at most; None: to the end.
+    """
+
+    name = "frames"
+    task = "video -> many (pixels, seconds)"
+
+    every_s: float = 1.0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.every_s >= 0 and math.isfinite(self.every_s)):
+            raise ValueError(f"every_s is a number of seconds, not {self.every_s!r}")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit must be at least 1, not {self.limit}")
+
+    def open(self, place: Place) -> Callable[..., Any]:
+        """A video (bytes, ``{"url": ...}`` or ``{"path": ...}``) to an iterator of (uint8 [h, w, 3], seconds).
+
+        The function raises ``unsupported_media`` for what is no video of these kinds, and as ``Fetcher.fetch``; the
+        iterator ``corrupt_image``, ``too_many_pixels``, and ``expired`` once its request has no time left.
+
+        Raises:
+            ExtraMissing: PyAV is not installed.
+        """
+        try:
+            import av  # noqa: F401, PLC0415  (50 MB that most never need)
+        except ImportError:
+            from clipfleet.models.errors import ExtraMissing  # noqa: PLC0415
+
+            raise ExtraMissing('PyAV is not installed: pip install "clipfleet[video]"') from None
+        services, threads = place.services, place.threads
+
+        def frames(video: Any) -> Iterator[tuple[NDArray[np.uint8], float]]:
+            item = current_item()
+            data = bytes(services.fetcher.fetch(video, timeout_s=item.left_s))
+            kind = _kind(data)
+            return _within(self._read(data, kind, services, threads), item.deadline)
+
+        return frames
+
+    def _read(
+        self, data: bytes, kind: str, services: Services, threads: int
+    ) -> Iterator[tuple[NDArray[np.uint8], float]]:
+        import av  # noqa: PLC0415
+
+        most = services.limits.max_pixels
+        due, given = 0.0, 0
+        try:
+            # The kind is said, and no other is opened from inside of it: a playlist would make it read other files.
+            options = {"format_whitelist": kind, "protocol_whitelist": "none"}
+            with av.open(io.BytesIO(data), format=kind.partition(",")[0], options=options) as container:
+                stream = _first_stream(container)
+                stream.codec_context.thread_count = threads
+                for frame in container.decode(stream):
+                    if frame.width * frame.height > most:
+                        raise error_for(
+                            ErrorCode.TOO_MANY_PIXELS,
+                            f"{frame.width} x {frame.height} pixels; at most {most} are decoded",
+                        )
+                    at = max(float(frame.time or 0.0), 0.0)
+                    if at + 1e-9 < due:
+                        continue
+                    # From the grid and not from this frame: else the distance would grow by what each comes late.
+                    due = (math.floor((at + 1e-9) / self.every_s) + 1) * self.every_s if self.every_s else 0.0
+                    yield _upright(frame), at
+                    given += 1
+                    if given == self.limit:
+                        return
+        except (av.error.FFmpegError, ValueError) as problem:
+            raise error_for(ErrorCode.CORRUPT_IMAGE, f"video: {str(problem)[:200]}") from None
+        if not given:
+            raise error_for(ErrorCode.CORRUPT_IMAGE, "video: it holds no frame")
+
+
+def _kind(data: bytes) -> str:
+    """The demuxer's name, by content."""
+    if not data:
+        raise error_for(ErrorCode.EMPTY_INPUT, "the video has no bytes")
+    if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+        return "mov,mp4,m4a,3gp,3g2,mj2"
+    if data[:4] == b"\x1a\x45\xdf\xa3":
+        return "matroska,webm"
+    if data[:4] == b"RIFF" and data[8:12] == b"AVI ":
+        return "avi"
+    if data[:1] == b"\x47" and data[188:189] in (b"\x47", b""):
+        return "mpegts"
+    raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "the bytes are no video of a kind that is read")
+
+
+def _first_stream(container: Any) -> Any:
+    if not container.streams.video:
+        raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "there is no video in it")
+    return container.streams.video[0]
+
+
+def _upright(frame: Any) -> NDArray[np.uint8]:
+    pixels = np.asarray(frame.to_ndarray(format="rgb24"), dtype=np.uint8)
+    turns = round((getattr(frame, "rotation", 0) or 0) / 90) % 4
+    return np.ascontiguousarray(np.rot90(pixels, turns)) if turns else pixels
+
+
+def _within(
+    frames: Iterator[tuple[NDArray[np.uint8], float]], deadline: float
+) -> Iterator[tuple[NDArray[np.uint8], float]]:
+    """The same, until ``deadline``: decoding the rest would take a core from those who still wait."""
+    for frame in frames:
+        if time.monotonic() > deadline:
+            raise error_for(ErrorCode.EXPIRED)
+        yield frame
+
+
+frames = Frames
