@@ -157,7 +157,7 @@ class _Detector:
             pixels = pixels.transpose(0, 3, 1, 2)
         dtype = self._session.inputs[0].dtype
         if dtype.kind == "f":
-            return np.divide(pixels, 255, dtype=dtype)
+            return np.divide(pixels, 255, dtype=dtype, order="C")
         return np.ascontiguousarray(pixels, dtype=dtype)
 
     def _found(self, picture: Letterboxed, outputs: Sequence[NDArray[Any]]) -> list[Found] | RequestFailed:
