@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_svg", "draw_text"]
 
+_MOST_NAMES: Final = 5
 # By what goes up, down, left and right from the crossing.
 _JOINTS: Final = {
     "ud": "│", "lr": "─", "udr": "├", "udl": "┤", "udlr": "┼", "ul": "╯", "ur": "╰", "dl": "╮", "dr": "╭",
@@ -45,13 +46,8 @@ def draw_text(pipeline: Pipeline) -> str:
 
 def _draw(steps: Sequence[Step]) -> str:
     lanes = _Lanes(steps)
-    graph: list[tuple[str, Step | None]] = []
-    for number, step in enumerate(steps):
-        joint, line = lanes.add(number)
-        if joint:
-            graph.append((joint, None))
-        graph.append((line, step))
-    wide = max(len(line) for line, _ in graph)
+    graph = [lanes.add(number) for number in range(len(steps))]
+    wide = max(len(line) for lines in graph for line in lines)
     names = ["  " * step.depth + plain(step.name) for step in steps]
     widths = [
         max(map(len, names)),
@@ -59,12 +55,11 @@ def _draw(steps: Sequence[Step]) -> str:
         max(len(_columns(step)) for step in steps),
     ]
     text = ""
-    for line, step in graph:
-        cells: list[str] = []
-        if step is not None:
-            said = ["  " * step.depth + plain(step.name), _method(step), _columns(step)]
-            cells = [*map(str.ljust, said, widths), " · ".join([*([step.rows] if step.rows else []), *step.notes])]
-        text += f"{line.ljust(wide)} {'  '.join(cells)}".rstrip() + "\n"
+    for (joint, line), name, step in zip(graph, names, steps, strict=True):
+        said = map(str.ljust, (name, _method(step), _columns(step)), widths)
+        notes = " · ".join([*([step.rows] if step.rows else []), *step.notes])
+        text += f"{joint}\n" if joint else ""
+        text += f"{line.ljust(wide)} {'  '.join([*said, notes])}".rstrip() + "\n"
     return text
 
 
@@ -73,8 +68,13 @@ def _method(step: Step) -> str:
 
 
 def _columns(step: Step) -> str:
-    reads, writes = (", ".join(map(plain, names)) for names in (step.reads, step.writes))
+    reads, writes = (_few(names) for names in (step.reads, step.writes))
     return f"{reads} → {writes}".strip() if writes else reads
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = [plain(name) for name in (names if len(names) <= _MOST_NAMES else names[: _MOST_NAMES - 1])]
+    return ", ".join([*shown, f"… {len(names) - len(shown)} more"] if len(shown) < len(names) else shown)
 
 
 class _Lanes:

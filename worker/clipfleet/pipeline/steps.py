@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clipfleet.operators.operator import BatchOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from clipfleet.pipeline.definition import Node
     from clipfleet.pipeline.pipeline import Pipeline
@@ -153,10 +153,10 @@ def _seconds(value: float) -> str:
     return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
 
 
-_NOTES: Final = {
+_NOTES: Final[dict[str, Callable[[Any], str]]] = {
     "max_batch_size": lambda value: f"batch ≤ {value}",
     "batched": lambda _: "batched",
-    "max_delay": lambda value: f"delay ≤ {_seconds(value)}",
+    "max_delay": lambda value: f"delay ≤ {_seconds(value)}" if value else "no delay",
     "instances": lambda value: f"{value} instance{'' if value == 1 else 's'}",
     "device": str,
     "providers": " > ".join,

@@ -51,7 +51,7 @@ class Row(Mapping[str, Any]):
             return tuple(self._places) == tuple(other._places) and _same(self._values, other._values)
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  (arrays are among its values)
+    __hash__ = None  # type: ignore[assignment]  # arrays are among its values
 
     def __repr__(self) -> str:
         from clipfleet.pipeline.values import brief  # noqa: PLC0415
@@ -103,7 +103,7 @@ class Table(Sequence[Row]):
             return self.columns == other.columns and _same(self.rows, other.rows)
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  (arrays are among its values)
+    __hash__ = None  # type: ignore[assignment]  # arrays are among its values
 
     def __repr__(self) -> str:
         return f"Table({len(self)} row{'' if len(self) == 1 else 's'}: {', '.join(self.columns)})"

@@ -34,11 +34,15 @@ class TraceLine:
 
 
 class Trace:
-    """The values of one request through each step, in short: nothing large is kept alive."""
+    """The values of one request through each step, in short: nothing large is kept alive.
+
+    Attributes:
+        request_id: the request; where a pipeline runs in this process, the number of the call, from 1.
+    """
 
     values = True
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str = "") -> None:
         self.request_id = request_id
         self._lines: list[TraceLine] = []
         self._left_out = 0
