@@ -40,7 +40,7 @@ def examples(page: Path) -> dict[str, list[Block]]:
     starts = [(match.start(), match[1]) for match in re.finditer(r"^## (.*)$", text, re.MULTILINE)]
     for (start, title), (end, _) in zip(starts, [*starts[1:], (len(text), "")], strict=True):
         found[anchor(title)] = [_block(match, text) for match in _BLOCK.finditer(text, start, end)]
-    return found
+    return {title: blocks for title, blocks in found.items() if blocks}
 
 
 def _block(match: re.Match[str], text: str) -> Block:
@@ -50,8 +50,7 @@ def _block(match: re.Match[str], text: str) -> Block:
 
 
 def links(page: Path) -> list[str]:
-    """The anchor in the last cell of each row of the page's tables; a row without one is an empty string."""
-    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    cells = [row.strip("|").split(" | ")[-1].strip() for row in rows]
-    found = [re.fullmatch(r"\[[^]]+\]\(#([^)]+)\) *", cell) for cell in cells if not cell.startswith("--")]
+    """The anchor in the last cell of each row of the tables, heads aside; a row without one is an empty string."""
+    text = re.sub(r"^\|.*\n\|-.*\n", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = [re.search(r"\| \[[^]]+\]\(#([^)]+)\) \|$", row) for row in text.splitlines() if row.startswith("|")]
     return [match[1] if match else "" for match in found]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,25 +18,19 @@ def load_pipeline(target: str) -> Pipeline:
 
     Raises:
         CliError: usage error: there is no such module or pipeline; says which there are.
+        ImportError: the module lacks something itself.
     """
-    from clipfleet.pipeline import Pipeline  # noqa: PLC0415  needs the [worker] extra
+    from clipfleet.pipeline.named import load_pipeline as load  # noqa: PLC0415  needs the [worker] extra
 
-    module_name, colon, name = target.partition(":")
-    if not (module_name and colon and name) or module_name.startswith("."):
-        raise usage(f"a pipeline is named MODULE:NAME, not {target!r}")
-    here = str(Path.cwd())
-    if sys.path[:1] != [here]:
-        sys.path.insert(0, here)
+    module = target.partition(":")[0]
     try:
-        module = importlib.import_module(module_name)
+        return load(target)
     except ModuleNotFoundError as error:
         # What the module itself lacks is its own affair.
-        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise
-        raise usage(f"there is no module {module_name!r} in {here}, nor installed") from None
-    pipeline = getattr(module, name, None)
-    if isinstance(pipeline, Pipeline):
-        return pipeline
-    there = [one for one, value in vars(module).items() if isinstance(value, Pipeline)]
-    what = f"{target} is no pipeline (but {type(pipeline).__name__})" if pipeline is not None else f"no {target}"
-    raise usage(f"{what}; in {module_name} there are: {', '.join(there) or 'none'}")
+        raise usage(f"there is no module {module!r} in {Path.cwd()}, nor installed") from None
+    except ImportError as error:
+        if error.name is not None:
+            raise
+        raise usage(str(error)) from None

@@ -7,6 +7,7 @@ is the same each time.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import sys
 import sysconfig
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from clipfleet.cli.errors import CliError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from importlib.machinery import ModuleSpec
 
 __all__ = ["Modules", "Taken", "is_installed", "trace"]
@@ -73,7 +74,6 @@ def trace(names: Iterable[str]) -> Modules:
         CliError: a module is imported that is not here.
     """
     found = Modules()
-    distributions = packages_distributions()
     waiting = deque((_Import(name), "the pipeline") for name in names)
     seen: set[str] = set()
     while waiting:
@@ -89,13 +89,18 @@ def trace(names: Iterable[str]) -> Modules:
             if each.optional:
                 continue
             raise CliError(f"{who} imports {each.name}, which is not installed here")
-        if top in distributions and any(is_installed(place) for place in _places(spec)):
-            found.distributions.update(distributions[top])
+        if any(is_installed(place) for place in _places(spec)) and top in _distributions():
+            found.distributions.update(_distributions()[top])
             continue
         taken = found.taken.setdefault(top, _taken(spec, top))
         for file in _files(taken.root, each.name):
             waiting.extend((one, str(file)) for one in _imports(file, taken.root))
     return found
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
 
 
 def _spec(top: str) -> ModuleSpec | None:

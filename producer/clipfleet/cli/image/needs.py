@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ class Needs:
 
     Attributes:
         modules: where stages were defined, sorted.
-        files: as the operators name them: fields called ``file`` or ``…_file``.
+        files: as the operators name them: their fields that are paths, or are called ``file`` or ``…_file``; any other
+            text that is a file's name, too.
         models: likewise, fields called ``model``.
     """
 
@@ -48,9 +50,11 @@ def needs_of(pipeline: Pipeline) -> Needs:
         if isinstance(node.does, Operator):
             modules.add(type(node.does).__module__)
             for name, value in _fields(node.does):
-                if name == "model":
-                    models.add(str(value))
-                elif name == "file" or name.endswith("_file"):
+                if callable(value):
+                    modules.add(_home(f"{node.label} {node.name!r}", value))
+                elif name == "model":
+                    models.add(os.fspath(value))
+                elif _names_file(name, value):
                     files.add(Path(value))
         else:
             modules.add(_home(f"{node.label} {node.name!r}", node.does))
@@ -60,10 +64,17 @@ def needs_of(pipeline: Pipeline) -> Needs:
 
 
 def _fields(operator: Any) -> list[tuple[str, Any]]:
+    """Those that may name something: texts, paths and functions."""
     if not dataclasses.is_dataclass(operator):
         return []
     named = [(each.name, getattr(operator, each.name)) for each in dataclasses.fields(operator)]
-    return [(name, value) for name, value in named if isinstance(value, str | Path)]
+    return [(name, value) for name, value in named if isinstance(value, str | os.PathLike) or callable(value)]
+
+
+def _names_file(name: str, value: str | os.PathLike[str]) -> bool:
+    if isinstance(value, os.PathLike) or name == "file" or name.endswith("_file"):
+        return True
+    return bool(value) and "\0" not in value and len(value) < 256 and Path(value).is_file()
 
 
 def _home(stage: str, function: Any) -> str:

@@ -69,18 +69,22 @@ def find_packages(extra: str, others: Iterable[str]) -> Packages:
         roots.append("onnxruntime-gpu[cuda,cudnn]")
     found = Packages()
     waiting = deque((Requirement(root), "the image") for root in roots)
+    needs: dict[str, list[Requirement]] = {}
     seen: set[tuple[str, str]] = set()
     while waiting:
         wanted, who = waiting.popleft()
-        dist = _installed(wanted.name)
-        if dist is None:
-            raise CliError(f"{who} needs {wanted.name}, which is not installed here", hint=f"pip install '{wanted}'")
-        for one in {"", *wanted.extras}:
-            key = (_normal(wanted.name), one)
-            if key not in seen:
-                seen.add(key)
-                waiting.extend((each, wanted.name) for each in _needs(dist, one))
-        _add(found, dist)
+        name = _normal(wanted.name)
+        if name not in needs:
+            dist = _installed(name)
+            if dist is None:
+                raise CliError(
+                    f"{who} needs {wanted.name}, which is not installed here", hint=f"pip install '{wanted}'"
+                )
+            needs[name] = [Requirement(line) for line in dist.requires or ()]
+            _add(found, name, dist)
+        for one_extra in {"", *wanted.extras} - {one for each, one in seen if each == name}:
+            seen.add((name, one_extra))
+            waiting.extend((one, name) for one in needs[name] if _applies(one, one_extra))
     found.packed.sort(key=lambda dist: _normal(dist.metadata["Name"]))
     return found
 
@@ -97,23 +101,18 @@ def requirements_text(packages: Packages) -> str:
     )
 
 
-def _add(found: Packages, dist: Distribution) -> None:
-    name = _normal(dist.metadata["Name"])
-    if name == _OURS or name in found.pins or any(_normal(one.metadata["Name"]) == name for one in found.packed):
+def _add(found: Packages, name: str, dist: Distribution) -> None:
+    if name == _OURS:
         return
-    if is_local(dist):
+    if not is_local(dist):
+        found.pins[name] = dist.version
+    elif not is_editable(dist):
         # The modules of an editable one are taken as files: they lie where they are written.
-        if not is_editable(dist):
-            found.packed.append(dist)
-        return
-    found.pins[name] = dist.version
+        found.packed.append(dist)
 
 
-def _needs(dist: Distribution, extra: str) -> list[Requirement]:
-    from packaging.requirements import Requirement  # noqa: PLC0415
-
-    wanted = [Requirement(line) for line in dist.requires or ()]
-    return [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": extra})]
+def _applies(wanted: Requirement, extra: str) -> bool:
+    return wanted.marker is None or wanted.marker.evaluate({"extra": extra})
 
 
 def _installed(name: str) -> Distribution | None:
