@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clipfleet.pipeline.engine.isolate import Isolator
 from clipfleet.schemas.codec import decode_map
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
 from clipfleet.schemas.keys import QueueKeys
@@ -16,7 +17,6 @@ from clipfleet.schemas.request import Request
 from clipfleet.worker.clock import ServerClock
 from clipfleet.worker.config import WorkerConfig
 from clipfleet.worker.entry import Entry, open_entry
-from clipfleet.worker.isolate import Isolator
 from clipfleet.worker.ledger import Ledger
 from clipfleet.worker.letters import dead_letter
 
@@ -75,15 +75,15 @@ def test_a_hostile_dead_letter_is_small_too() -> None:
 
 
 def works(*names: str) -> list[Any]:
-    return [SimpleNamespace(request=SimpleNamespace(id=name)) for name in names]
+    return [SimpleNamespace(work=SimpleNamespace(request=SimpleNamespace(id=name))) for name in names]
 
 
 def run_with(bad: set[str], sizes: list[int]) -> Isolator:
     def run(batch: Any) -> list[str]:
         sizes.append(len(batch))
-        if any(work.request.id in bad for work in batch):
+        if any(task.work.request.id in bad for task in batch):
             raise ValueError("bad one in here")
-        return [work.request.id for work in batch]
+        return [task.work.request.id for task in batch]
 
     return Isolator(run, lambda error: isinstance(error, MemoryError))
 

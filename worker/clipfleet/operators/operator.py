@@ -177,6 +177,7 @@ class Opened:
             item, in order; an exception among the outputs fails that item alone.
         prepare: what is done to each item first, on the pool: one value per input column to one value. Must be safe
             to call from several threads.
+        chunk: items that are prepared together; more than one where an item costs less than waking a thread.
         idle: called when there has been nothing to do for a while.
         flush: makes what was written visible; called by ``Pipeline.flush``.
         close: frees what it holds.
@@ -184,6 +185,7 @@ class Opened:
 
     run: Callable[..., Sequence[Any]]
     prepare: Callable[..., Any] | None = None
+    chunk: int = 1
     idle: Callable[[], object] | None = None
     flush: Callable[[], object] | None = None
     close: Callable[[], object] | None = None
@@ -202,7 +204,7 @@ class Operator:
     task: ClassVar[str] = ""
     of_model: ClassVar[bool] = False
 
-    def open(self, place: Place) -> Callable[..., Any]:
+    def open(self, place: Place) -> Callable[..., Any] | Opened:
         """Load what it takes, and return the function: one value per input column to the value of the output.
 
         It may be called from several threads at once, unless the stage says ``instances``: then each instance has one
@@ -234,7 +236,7 @@ class BatchOperator(Operator):
     resource: ClassVar[str] = "device"
     prepares: ClassVar[str] = ""
 
-    def open(self, place: Place) -> Opened:  # type: ignore[override]  (what runs is more than a function)
+    def open(self, place: Place) -> Opened:
         """Load what it takes. Raises as ``Operator.open``."""
         raise NotImplementedError
 

@@ -1,67 +1,68 @@
-"""Stages: what a pipeline is made of. A stage says what it does and how it batches, not on which thread."""
+"""Stages: what runs. A stage says what it does and how it batches; the engine says on which thread."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clipfleet.batching import BatchPolicy
-    from clipfleet.pipeline.work import Plan, Work
-    from clipfleet.schemas.request import Request
 
-__all__ = ["BatchStage", "EachStage", "Pipelines"]
+__all__ = ["SHARED", "BatchStage", "EachStage"]
+
+SHARED = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EachStage:
-    """Prepares items one by one, on any thread of a pool: decode, tokenise.
+    """Runs items one by one: decode, tokenise, a plain function.
 
     Attributes:
-        name: as in ``Plan.steps``.
-        run: one work to its next value; raises ``RequestFailed`` for a verdict on the item.
+        name: in errors and figures.
+        runs: one value per input column to the stage's value; one function per instance. The shared pool has one.
+        pool: ``SHARED``, or a name of its own for a stage with instances of its own.
         chunk: items that go to a thread together; more than one where an item costs less than waking a thread.
+        timeout: seconds after which a call is taken for hung.
+        close: frees what it holds.
     """
 
     name: str
-    run: Callable[[Work], Any]
+    runs: tuple[Callable[..., Any], ...]
+    pool: str = SHARED
     chunk: int = 1
+    timeout: float | None = None
+    close: Callable[[], object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BatchStage:
-    """Runs batches: on the device, or against the store.
+    """Runs batches: on a device, against the store, or a plain function over lists.
 
     Attributes:
-        name: as in ``Plan.steps``.
-        run: a batch to one value per item, in order; an exception in an item's place fails that item alone.
-        policy: how the batch is formed.
-        resource: what it occupies. Stages of one resource are run by one thread, one batch at a time: ``device``, or
-            ``store:…`` for what may wait for Milvus.
-        idle: called by that thread when it has had nothing to do for a while.
+        name: in errors and figures.
+        runs: one list per input column to one value per item, in order; an exception in an item's place fails that
+            item alone. One function per instance.
+        policy: how a batch is formed.
+        resource: what it occupies. Stages of one resource are run by one thread, one batch at a time;
+            ``store:…`` may wait for Milvus.
+        timeout: seconds after which a call is taken for hung.
+        idle: called when there has been nothing to do for a while.
+        flush: makes what was written visible.
+        close: frees what it holds.
     """
 
     name: str
-    run: Callable[[Sequence[Work]], Sequence[Any]]
+    runs: tuple[Callable[..., Sequence[Any]], ...]
     policy: BatchPolicy
-    resource: Literal["device", "store:write", "store:read"] = "device"
-    idle: Callable[[], object] | None = None
+    resource: str
+    timeout: float | None = None
+    idle: Callable[[], object] | None = field(default=None)
+    flush: Callable[[], object] | None = field(default=None)
+    close: Callable[[], object] | None = field(default=None)
 
-
-@dataclass(frozen=True, slots=True)
-class Pipelines:
-    """A set of pipelines and the stages that they share.
-
-    Attributes:
-        plans: by pipeline name, what makes a plan of a request; raises ``RequestFailed`` for bad inputs.
-        stages: by name.
-        fingerprint: of the model behind them.
-        close: frees what they hold.
-    """
-
-    plans: dict[str, Callable[[Request], Plan]]
-    stages: dict[str, EachStage | BatchStage]
-    fingerprint: str
-    close: Callable[[], None]
+    @property
+    def stores(self) -> bool:
+        """Whether it asks the store, which may be away for minutes."""
+        return self.resource.startswith("store")

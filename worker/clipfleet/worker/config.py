@@ -46,6 +46,7 @@ class WorkerConfig:
         allow_urls: whether ``{url}`` inputs are fetched.
         replace: take the queue over for another model, after it has drained.
         set_limits: write these limits over the fleet's.
+        pipelines: ``module:name`` of pipelines to serve besides the built-in ones, or ``as=module:name``.
         hooks: ``module:Class`` of ``clipfleet.worker.hooks.Hooks`` to look into the process.
         log_level: a name of ``logging``.
     """
@@ -75,6 +76,7 @@ class WorkerConfig:
     allow_urls: bool = False
     replace: bool = False
     set_limits: bool = False
+    pipelines: tuple[str, ...] = ()
     hooks: str | None = None
     log_level: str = "INFO"
 
@@ -123,7 +125,14 @@ class WorkerConfig:
     def of_message(cls, message: dict[str, Any]) -> WorkerConfig:
         """The reverse of ``to_message``."""
         roots = {name: Path(root) for name, root in message["allow_roots"].items()}
-        return cls(**{**message, "allow_roots": roots, "providers": tuple(message["providers"])})
+        return cls(
+            **{
+                **message,
+                "allow_roots": roots,
+                "providers": tuple(message["providers"]),
+                "pipelines": tuple(message["pipelines"]),
+            }
+        )
 
 
 def usable_cores() -> int:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from clipfleet.pipeline.engine.guard import end_process
+from clipfleet.pipeline.wire import outputs_of
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.worker.gate import LeaseGate
+from clipfleet.worker.settler import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from clipfleet.pipeline.observer import Observer
     from clipfleet.pipeline.work import Work
     from clipfleet.worker.clock import ServerClock
     from clipfleet.worker.entry import Entry
@@ -24,7 +30,7 @@ __all__ = ["Context"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Shared by intake, pool, device and store threads.
+    """Shared by intake, pool, device and store threads; the engine's ``Host``.
 
     Attributes:
         ledger: what is held.
@@ -32,8 +38,9 @@ class Context:
         clock: the server's time.
         hooks: see ``clipfleet.worker.hooks``.
         connect: a stream over a new connection, for a thread of its own.
-        calling: told when a model call begins (True) and ends (False): one that never ends must be noticed.
-        is_out_of_memory: tells the device's lack of memory from other errors.
+        report_call: told when a model call begins (True) and ends (False): one that never ends must be noticed.
+        fingerprint: of the models, for results.
+        observer: told of each call of a stage.
         stop: set when the process is stopping; cuts every wait short.
     """
 
@@ -42,9 +49,49 @@ class Context:
     clock: ServerClock
     hooks: Hooks
     connect: Callable[[], QueueStream]
-    calling: Callable[[bool], None]
-    is_out_of_memory: Callable[[Exception], bool]
+    report_call: Callable[[bool], None]
+    fingerprint: str = ""
+    observer: Observer | None = None
     stop: threading.Event = field(default_factory=threading.Event)
+
+    # The engine's host --------------------------------------------------------------------------------------------
+
+    def gate(self, name: str) -> LeaseGate:
+        """For a thread that spends a device or the store on works."""
+        return LeaseGate(self, name)
+
+    def failed(self, failures: Sequence[tuple[Work, RequestFailed]]) -> None:
+        """Settle these with their errors."""
+        self.settler.put([Outcome(work.entry, error=error) for work, error in failures])
+
+    def finished(self, finished: Sequence[tuple[Work, list[tuple[Any, ...]]]]) -> None:
+        """Settle these with their outputs."""
+        self.settler.put([self._outcome(work, rows) for work, rows in finished])
+
+    def _outcome(self, work: Work, rows: list[tuple[Any, ...]]) -> Outcome:
+        work.timing["age"] = round((time.monotonic() - work.enqueued_at) * 1000.0, 3)
+        model = self.fingerprint if work.program.of_model else ""
+        return Outcome(work.entry, None, outputs_of(work.program, rows), model, work.notes, work.timing)
+
+    def to_store(self, works: Iterable[Work]) -> None:
+        """They take no room on the device any more."""
+        self.ledger.to_store([work.entry for work in works])
+
+    def calling(self, begins: bool) -> None:  # noqa: FBT001  (a state)
+        """Let the supervisor know."""
+        self.report_call(begins)
+
+    def crashed(self, thread: str) -> None:
+        """End the process."""
+        end_process(thread)
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        """Whether it is the device's lack of memory and no item's fault."""
+        from clipfleet.models.errors import OutOfMemory  # noqa: PLC0415
+
+        return isinstance(error, OutOfMemory | MemoryError)
+
+    # Leases and deadlines -----------------------------------------------------------------------------------------
 
     def left_s(self, work: Work) -> float:
         """Seconds until its deadline; negative after it."""

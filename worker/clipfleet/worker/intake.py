@@ -10,21 +10,21 @@ import time
 from typing import TYPE_CHECKING
 
 from clipfleet.batching import Lane as Priority
+from clipfleet.pipeline.engine import incident
 from clipfleet.pipeline.work import Work
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.schemas.keys import Lane
 from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.entry import Entry, open_entry
-from clipfleet.worker.incident import incident
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.settler import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clipfleet.pipeline.engine import Engine
     from clipfleet.worker.config import WorkerConfig
     from clipfleet.worker.context import Context
-    from clipfleet.worker.engine import Engine
     from clipfleet.worker.stream import Delivery
 
 __all__ = ["Intake"]
@@ -56,6 +56,7 @@ class Intake:
         self._stream = context.connect()
         self._patience = Patience("reading the queue", context.stop)
         self._most = 2 * config.max_batch_size
+        self._most_stored = 4 * config.max_batch_size
         self._reclaim_at = 0.0
         self._cursors = dict.fromkeys(config.keys.lanes, "-")
         self._suspects = False
@@ -170,7 +171,7 @@ class Intake:
                 entry.payload = b""  # needed for dead letters alone; the request holds what is run
                 self._plan(entry, works, outcomes)
         self._context.settler.put(outcomes)
-        self._engine.submit(self._storable(works))
+        self._engine.submit(self._storable(works), now)
 
     def _cancelled(self, entries: Sequence[Entry]) -> list[bool]:
         """Which are not wanted any more. What is held must go on whatever Redis says: it is asked again later."""
@@ -191,21 +192,16 @@ class Intake:
             return Outcome(entry, error_for(ErrorCode.CANCELLED, request_id=entry.id))
         if self._context.clock.now_ms() >= entry.deadline_ms:
             # What was parked for an absent store did not simply come too late.
-            stored = self._engine.store_troubled and entry.request is not None and _uses_store(entry)
+            stored = self._engine.store_troubled and self._uses_store(entry)
             return Outcome(entry, error_for(ErrorCode.STORE_FAILED if stored else ErrorCode.EXPIRED))
         return None
 
     def _plan(self, entry: Entry, works: list[Work], outcomes: list[Outcome]) -> None:
         request = entry.request
         assert request is not None  # noqa: S101  (an entry without a request has a verdict)
-        planner = self._engine.pipelines.plans.get(request.pipeline)
         try:
-            if planner is None:
-                served = ", ".join(sorted(self._engine.pipelines.plans))
-                raise error_for(
-                    ErrorCode.UNKNOWN_PIPELINE, f"{request.pipeline!r} is not served here; this worker serves {served}"
-                )
-            plan = planner(request)
+            program = self._engine.served.program(request.pipeline, request.inputs)
+            values = program.read_inputs(request.inputs, request.options)
         except RequestFailed as error:
             outcomes.append(Outcome(entry, error))
             return
@@ -213,11 +209,20 @@ class Intake:
             outcomes.append(Outcome(entry, incident(unforeseen, ErrorCode.INTERNAL, entry.id)))
             return
         bulk = entry.lane == self._config.keys.lane(Lane.BULK)
-        priority = Priority.BULK if bulk else Priority.INTERACTIVE
-        deadline = time.monotonic() + (entry.deadline_ms - self._context.clock.now_ms()) / 1000.0
         works.append(
-            Work(request, plan, entry, self._enqueued_at(entry), deadline, priority, plan.value, mark=entry.read_at)
+            Work(
+                request,
+                program,
+                entry,
+                enqueued_at=self._enqueued_at(entry),
+                deadline=time.monotonic() + (entry.deadline_ms - self._context.clock.now_ms()) / 1000.0,
+                lane=Priority.BULK if bulk else Priority.INTERACTIVE,
+                values=values,
+            )
         )
+
+    def _uses_store(self, entry: Entry) -> bool:
+        return entry.request is not None and self._engine.served.uses_store(entry.request.pipeline)
 
     def _enqueued_at(self, entry: Entry) -> float:
         """When its age began, by the monotonic clock: at most ``max_delay`` ago, since older is no more overdue."""
@@ -229,12 +234,12 @@ class Intake:
 
         What would come back after its deadline from a store that is away is told so now.
         """
-        if not self._engine.store_full:
+        if self._context.ledger.stored < self._most_stored:
             return works
         parked: list[Entry] = []
         hopeless: list[Outcome] = []
         for work in works:
-            if work.plan.needs_store:
+            if work.program.needs_store:
                 if self._engine.store_troubled and self._context.left_s(work) < PARKED_AT_MOST_S:
                     error = error_for(ErrorCode.STORE_FAILED, request_id=work.request.id)
                     hopeless.append(Outcome(work.entry, error))
@@ -248,8 +253,4 @@ class Intake:
             except REFUSED as error:  # their leases will run out instead
                 self._patience.trouble(error)
         self._context.ledger.remove(parked)
-        return [work for work in works if not work.plan.needs_store]
-
-
-def _uses_store(entry: Entry) -> bool:
-    return entry.request is not None and entry.request.pipeline in {"index_image", "search", "delete"}
+        return [work for work in works if not work.program.needs_store]

@@ -15,6 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from clipfleet.pipeline.engine import Engine, start_thread
 from clipfleet.schemas.errors import ClipfleetError
 from clipfleet.worker.assembly import Assembled, assemble
 from clipfleet.worker.clock import ServerClock
@@ -22,8 +23,6 @@ from clipfleet.worker.config import WorkerConfig
 from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.context import Context
 from clipfleet.worker.control import CANNOT_START, Channel
-from clipfleet.worker.engine import Engine
-from clipfleet.worker.guard import start_thread
 from clipfleet.worker.intake import Intake
 from clipfleet.worker.ledger import Ledger
 from clipfleet.worker.parent import die_with_parent
@@ -76,14 +75,11 @@ class Process:
             clock=ServerClock(),
             hooks=assembled.hooks,
             connect=self._connect,
-            calling=self._reporter.calling,
-            is_out_of_memory=assembled.is_out_of_memory,
+            report_call=self._reporter.calling,
+            fingerprint=assembled.served.fingerprint,
         )
         self._engine = Engine(
-            assembled.pipelines,
-            self._context,
-            decode_threads=assembled.decode_threads,
-            store_limit=4 * config.max_batch_size,
+            assembled.served, self._context, threads=assembled.decode_threads, rows=4 * config.max_batch_size
         )
         self._intake = Intake(config, self._context, self._engine)
 

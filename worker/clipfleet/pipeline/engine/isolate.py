@@ -1,6 +1,6 @@
 """Run a batch so that one bad item costs its neighbours nothing.
 
-A model call that raises says nothing about which item made it raise. So the batch is halved until the guilty item
+A call that raises says nothing about which item made it raise. So the batch is halved until the guilty item
 stands alone: for one among 64 that is 12 more calls, and the innocent are answered by all but one of them. Out of
 memory is no item's fault: the size that failed is remembered and never tried again by this process.
 """
@@ -10,18 +10,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from clipfleet.pipeline.engine.incident import incident
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
-from clipfleet.worker.incident import incident
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clipfleet.pipeline.work import Work
+    from clipfleet.pipeline.work import Task
 
 __all__ = ["Isolator"]
 
 log = logging.getLogger(__name__)
-Run = "Callable[[Sequence[Work]], Sequence[Any]]"
 
 
 class Isolator:
@@ -34,14 +33,14 @@ class Isolator:
 
     def __init__(
         self,
-        run: Callable[[Sequence[Work]], Sequence[Any]],
+        run: Callable[[Sequence[Task]], Sequence[Any]],
         is_out_of_memory: Callable[[Exception], bool],
     ) -> None:
         self._run = run
         self._is_out_of_memory = is_out_of_memory
         self.most: int | None = None  # items that the device is known to have memory for
 
-    def __call__(self, batch: Sequence[Work]) -> list[Any]:
+    def __call__(self, batch: Sequence[Task]) -> list[Any]:
         """One value or ``RequestFailed`` per item, in order; never raises for an item."""
         size = self.most or len(batch)
         values: list[Any] = []
@@ -53,16 +52,23 @@ class Isolator:
             size = min(size, self.most or size)
         return values
 
-    def _attempt(self, batch: Sequence[Work]) -> list[Any]:
+    def _attempt(self, batch: Sequence[Task]) -> list[Any]:
         try:
             values = self._run(batch)
             if len(values) != len(batch):
                 raise error_for(ErrorCode.MODEL_FAILED, f"{len(values)} outputs for {len(batch)} inputs")
-            return list(values)
+            return [self._verdict(task, value) for task, value in zip(batch, values, strict=True)]
         except Exception as error:  # noqa: BLE001  (whatever foreign code raises is about this batch)
             return self._failed(batch, error)
 
-    def _failed(self, batch: Sequence[Work], error: Exception) -> list[Any]:
+    @staticmethod
+    def _verdict(task: Task, value: Any) -> Any:
+        """An exception in an item's place is about that item."""
+        if isinstance(value, Exception) and not isinstance(value, RequestFailed):
+            return incident(value, ErrorCode.MODEL_FAILED, task.work.request.id)
+        return value
+
+    def _failed(self, batch: Sequence[Task], error: Exception) -> list[Any]:
         memory = self._is_out_of_memory(error)
         if len(batch) > 1:
             half = (len(batch) + 1) // 2
@@ -74,4 +80,4 @@ class Isolator:
             return [error_for(ErrorCode.OUT_OF_MEMORY, "the device has no memory for this item alone")]
         if isinstance(error, RequestFailed):
             return [error]
-        return [incident(error, ErrorCode.MODEL_FAILED, batch[0].request.id)]
+        return [incident(error, ErrorCode.MODEL_FAILED, batch[0].work.request.id)]

@@ -16,4 +16,6 @@ def incident(error: BaseException, code: ErrorCode, request_id: str) -> RequestF
     """Log ``error`` with its traceback, and return what the caller may know of it."""
     number = secrets.token_hex(4)
     log.error("incident %s: request %s ended in %s", number, request_id, type(error).__name__, exc_info=error)
-    return error_for(code, f"{code.meaning} (incident {number})", request_id=request_id)
+    failed = error_for(code, f"{code.meaning} (incident {number})", request_id=request_id)
+    failed.__cause__ = error  # for a caller in this very process
+    return failed

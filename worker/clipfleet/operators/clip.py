@@ -1,0 +1,101 @@
+"""``clip_image`` and ``clip_text``: the two towers of a CLIP model."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from clipfleet.operators.image import prepare_image
+from clipfleet.operators.operator import BatchOperator, Noted, Opened, Place, current_item
+from clipfleet.operators.resize import fit
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from clipfleet.models.config import ImageConfig
+    from clipfleet.models.tokenizer import Tokenize
+
+__all__ = ["ClipImage", "ClipText"]
+
+
+@dataclass(frozen=True)
+class ClipImage(BatchOperator):
+    """A picture to its vector.
+
+    Takes bytes, ``{url}``, ``{path}`` (decoded at the size that the model needs, which is quicker than ``decode``
+    first) or pixels uint8 [h, w, 3] of any size; gives float32 [d] of unit length.
+
+    Attributes:
+        model: ``demo``, an open_clip name with its tag, or a bundle's directory; None: the worker's.
+    """
+
+    model: str | None = None
+
+    name: ClassVar[str] = "clip_image"
+    task: ClassVar[str] = "picture | pixels -> vector"
+    of_model: ClassVar[bool] = True
+    prepares: ClassVar[str] = "decode"
+
+    def open(self, place: Place) -> Opened:
+        """Raises ``ModelError`` where the model or the device cannot be had."""
+        runtime = place.load(self.model).runtime
+        config, services = runtime.bundle.config.image, place.services
+
+        def prepare(picture: Any) -> NDArray[np.uint8]:
+            if isinstance(picture, np.ndarray):
+                return _fitted(picture, config)
+            encoded = services.fetcher.fetch(picture, timeout_s=current_item().left_s)
+            return prepare_image(encoded, config, services.limits)
+
+        return Opened(lambda pixels: _rows(runtime.encode_images(np.stack(pixels))), prepare)
+
+
+@dataclass(frozen=True)
+class ClipText(BatchOperator):
+    """A text to its vector, float32 [d] of unit length; notes ``truncated`` when the model reads only its beginning.
+
+    Attributes:
+        model: as of ``ClipImage``.
+    """
+
+    model: str | None = None
+
+    name: ClassVar[str] = "clip_text"
+    task: ClassVar[str] = "text -> vector"
+    of_model: ClassVar[bool] = True
+    prepares: ClassVar[str] = "tokenize"
+
+    def open(self, place: Place) -> Opened:
+        """Raises ``ModelError`` where the model or the device cannot be had."""
+        loaded = place.load(self.model)
+        return Opened(
+            lambda ids: _rows(loaded.runtime.encode_texts(ids)), functools.partial(_tokens, loaded.tokenize), chunk=16
+        )
+
+
+def _tokens(tokenize: Tokenize, text: str) -> Any:
+    ids, truncated = tokenize(text)
+    return Noted(ids, {"truncated": True}) if truncated else ids
+
+
+def _fitted(pixels: NDArray[Any], config: ImageConfig) -> NDArray[np.uint8]:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+        raise error_for(ErrorCode.BAD_SHAPE, f"pixels are uint8 [h, w, 3], not {pixels.dtype} {list(pixels.shape)}")
+    from PIL import Image  # noqa: PLC0415  (whoever sends encoded pictures has it by then)
+
+    return np.asarray(fit(Image.fromarray(np.ascontiguousarray(pixels)), config))
+
+
+def _rows(vectors: NDArray[np.float32]) -> Sequence[NDArray[np.float32] | RequestFailed]:
+    """One vector per item; a row that is not finite fails its own item and no other."""
+    finite = np.isfinite(vectors).all(axis=-1)
+    return [
+        row if good else error_for(ErrorCode.MODEL_FAILED, "the model gave a vector that is not finite")
+        for row, good in zip(vectors, np.atleast_1d(finite), strict=True)
+    ]

@@ -1,0 +1,265 @@
+"""The stages of one process at work: who prepares, who runs, who asks the store, and what comes after.
+
+::
+
+    submit ──▶ pools: decode, tokenise, item by item ──▶ batchers ──▶ device threads ──▶ store threads ──▶ host
+                  ▲                                                        │
+                  └──────────── rows: which step comes next ◀──────────────┘
+
+One thread per resource, so that a batch runs while the next is prepared and the one before is written and settled.
+Each structure has one owner; tasks move from one to the next and are never shared.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from clipfleet.batching import BatcherGroup, Closed, Lane
+from clipfleet.pipeline.engine.device import DeviceLoop
+from clipfleet.pipeline.engine.guard import start_thread
+from clipfleet.pipeline.engine.incident import incident
+from clipfleet.pipeline.engine.pool import Pool, PoolThread
+from clipfleet.pipeline.engine.store_loop import StoreLoop
+from clipfleet.pipeline.engine.watchdog import Watchdog
+from clipfleet.pipeline.rows import Moved, Rows
+from clipfleet.pipeline.stage import SHARED, BatchStage, EachStage
+from clipfleet.schemas.errors import ErrorCode, RequestFailed
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterable, Sequence
+
+    from clipfleet.batching import BatcherStats
+    from clipfleet.pipeline.engine.host import Host
+    from clipfleet.pipeline.engine.watchdog import Watched
+    from clipfleet.pipeline.program import Served, Step
+    from clipfleet.pipeline.work import Row, Task, Work
+
+__all__ = ["Engine"]
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Runs requests through their programs and hands each outcome to the host.
+
+    Args:
+        served: what there is to run.
+        host: who runs it.
+        threads: size of the shared pool.
+        rows: rows below requests that may be live at once.
+    """
+
+    def __init__(self, served: Served, host: Host, *, threads: int, rows: int = 256) -> None:
+        self.served = served
+        self._host = host
+        self._rows = Rows(rows)
+        self._groups: dict[str, BatcherGroup] = {}
+        self._batchers: dict[BatchStage, Any] = {}
+        self._pools = {SHARED: self._pool(SHARED, threads)}
+        self._watched: list[tuple[Watched, float]] = []
+        resources: dict[str, list[BatchStage]] = {}
+        for stage in served.stages:
+            if isinstance(stage, BatchStage):
+                group = self._groups.setdefault(stage.resource, BatcherGroup())
+                self._batchers[stage] = group.add(stage.name, stage.policy)
+                resources.setdefault(stage.resource, []).append(stage)
+            elif stage.pool not in self._pools:
+                self._pools[stage.pool] = self._pool(stage.pool, len(stage.runs))
+        self._loops = [loop for resource, stages in resources.items() for loop in self._loops_of(resource, stages)]
+        self._loops += [
+            self._timed(PoolThread(pool, number), self._timeout_of(pool))
+            for pool in self._pools.values()
+            for number in range(pool.size)
+        ]
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the threads."""
+        crashed = self._host.crashed
+        self._threads = [start_thread(loop.name, loop.run, crashed) for loop in self._loops]
+        if self._watched:
+            start_thread("watchdog", Watchdog(self._watched, self._host, self._drop).run, crashed)
+
+    def stop(self) -> None:
+        """Finish what runs, drop what waits (a worker's leases are still held: it hands it back), and return."""
+        for group in self._groups.values():
+            group.close(drain=False)
+        for pool in self._pools.values():
+            pool.stop()
+        hung = {loop.name for loop in self._loops if loop.abandoned}
+        for thread in self._threads:
+            if thread.name not in hung:
+                thread.join()
+        self.served.close()
+
+    @property
+    def store_troubled(self) -> bool:
+        """Whether the store did not do what it was last asked."""
+        return any(loop.troubled for loop in self._loops if isinstance(loop, StoreLoop))
+
+    def stats(self) -> dict[str, BatcherStats]:
+        """Batches so far, by stage."""
+        return {name: group[name].stats() for group in self._groups.values() for name in group.names}
+
+    def submit(self, works: Iterable[Work], mark: float) -> None:
+        """Begin works; ``mark`` is when they were read (monotonic, s)."""
+        tasks: list[Task] = []
+        for work in works:
+            moved = self._rows.begin(work, mark)
+            work.request.inputs.clear()  # the rows hold what is needed, and let go of it: pictures are megabytes
+            tasks += self._heeded(work, moved)
+        self._schedule(tasks)
+
+    # Outcomes -----------------------------------------------------------------------------------------------------
+
+    def _advance(self, tasks: Sequence[Task], values: Sequence[Any]) -> None:
+        """Take the outcome of a stage for each task: on to what follows, or to the host."""
+        failures: list[tuple[Work, RequestFailed]] = []
+        finished: list[tuple[Work, list[Any]]] = []
+        following: list[Task] = []
+        watching = self._host.observer is not None and self._host.observer.values
+        for task, value in zip(tasks, values, strict=True):
+            if watching:
+                self._tell(task, value)
+            if isinstance(value, RequestFailed):
+                self._retract(task)
+                if task.work.claim():
+                    failures.append((task.work, value))
+                following += self._rows.drop(task).tasks
+            else:
+                moved = self._rows.done(task, value)
+                following += moved.tasks
+                if moved.ended:
+                    finished.append((task.work, task.work.row.values[task.work.program.result] or []))
+                elif moved.error is not None:
+                    failures.append((task.work, self._verdict(task.work, moved.error)))
+        self._host.failed(failures)
+        self._host.finished(finished)
+        self._schedule(following, {(task.row, task.step.then[0]): task for task in tasks if task.ticket is not None})
+
+    def _drop(self, tasks: Sequence[Task]) -> None:
+        """Tasks that are not run: their request is another worker's by now, or has its verdict."""
+        following: list[Task] = []
+        for task in tasks:
+            self._retract(task)
+            task.work.claim()
+            following += self._rows.drop(task).tasks
+        self._schedule(following)
+
+    def _moved(self, task: Task, moved: Moved) -> None:
+        self._schedule(self._heeded(task.work, moved))
+
+    def _heeded(self, work: Work, moved: Moved) -> list[Task]:
+        """What follows, after the host was told if that was all."""
+        if moved.ended:
+            self._host.finished([(work, work.row.values[work.program.result] or [])])
+        elif moved.error is not None:
+            self._host.failed([(work, self._verdict(work, moved.error))])
+        return moved.tasks
+
+    @staticmethod
+    def _verdict(work: Work, error: Exception) -> RequestFailed:
+        if isinstance(error, RequestFailed):
+            return error
+        return incident(error, ErrorCode.INTERNAL, work.request.id)
+
+    def _tell(self, task: Task, value: Any) -> None:
+        observer = self._host.observer
+        assert observer is not None  # noqa: S101  (asked before)
+        observer.made(task.work.request.id, task.step.name, task.row.path, task.inputs(), value)
+
+    # Between stages -----------------------------------------------------------------------------------------------
+
+    def _schedule(self, tasks: Sequence[Task], announced: dict[tuple[Row, Step], Task] | None = None) -> None:
+        """Put each task where it is run; ``announced`` are those before them that hold a ticket for what follows."""
+        chunks: dict[EachStage, list[Task]] = {}
+        waiting: dict[BatchStage, list[Task]] = {}
+        for task in tasks:
+            stage = task.step.stage
+            if task.group is not None:
+                self._pools[SHARED].put(None, [task])
+            elif isinstance(stage, BatchStage):
+                # From the stage that prepared it it comes with the ticket that was announced for it there.
+                before = (announced or {}).pop((task.row, task.step), None)
+                if before is not None:
+                    task.ticket, before.ticket = before.ticket, None
+                waiting.setdefault(stage, []).append(task)
+            elif isinstance(stage, EachStage):
+                self._announce(task)
+                chunk = chunks.setdefault(stage, [])
+                chunk.append(task)
+                if len(chunk) >= stage.chunk:
+                    self._pools[stage.pool].put(stage, chunks.pop(stage))
+        for stage, chunk in chunks.items():
+            self._pools[stage.pool].put(stage, chunk)
+        for batching, group in waiting.items():
+            self._enqueue(batching, group)
+        for left in (announced or {}).values():  # what was prepared went elsewhere, or nowhere
+            self._retract(left)
+
+    def _enqueue(self, stage: BatchStage, tasks: list[Task]) -> None:
+        batcher = self._batchers[stage]
+        if stage.stores:
+            self._host.to_store([task.work for task in tasks])
+        parts: dict[tuple[Lane, bool], list[Task]] = {}
+        for task in tasks:
+            parts.setdefault((task.work.lane, task.ticket is not None), []).append(task)
+        for (lane, ticketed), mine in parts.items():
+            try:
+                batcher.put_many(
+                    mine,
+                    enqueued_at=[task.work.enqueued_at for task in mine],
+                    lane=lane,
+                    tickets=[task.ticket for task in mine] if ticketed else None,
+                )
+            except Closed:
+                return  # stopping: what is not taken any more stays held, and is handed back
+            for task in mine:
+                task.ticket = None
+
+    def _announce(self, task: Task) -> None:
+        after = self._batcher_after(task)
+        if after is not None:
+            task.ticket = after.announce()[0]
+
+    def _retract(self, task: Task) -> None:
+        if task.ticket is not None:
+            after = self._batcher_after(task)
+            if after is not None:
+                after.retract(task.ticket)
+            task.ticket = None
+
+    def _batcher_after(self, task: Task) -> Any:
+        """The batcher that a task will come to next, if that is certain."""
+        then = task.step.then
+        if task.step.does != "map" or len(then) != 1 or then[0].waits_for != 1:
+            return None
+        stage = then[0].stage
+        return self._batchers[stage] if isinstance(stage, BatchStage) else None
+
+    # Making -------------------------------------------------------------------------------------------------------
+
+    def _pool(self, name: str, size: int) -> Pool:
+        return Pool(name, size, self._host, self._advance, self._rows.pump, self._moved, self._drop)
+
+    def _timeout_of(self, pool: Pool) -> float | None:
+        stages = (one for one in self.served.stages if isinstance(one, EachStage) and one.pool == pool.name)
+        return None if pool.name == SHARED else next(stages).timeout
+
+    def _loops_of(self, resource: str, stages: list[BatchStage]) -> list[Any]:
+        """The threads of a resource; a stage with instances has a resource of its own."""
+        kind = StoreLoop if stages[0].stores else DeviceLoop
+        count = max(len(stage.runs) for stage in stages)
+        group, members = self._groups[resource], {stage.name: stage for stage in stages}
+        names = [resource if count == 1 else f"{resource}-{number}" for number in range(count)]
+        return [
+            self._timed(kind(name, number, group, members, self._host, self._advance, self._drop), stages[0].timeout)
+            for number, name in enumerate(names)
+        ]
+
+    def _timed(self, loop: Any, timeout: float | None) -> Any:
+        if timeout is not None and not isinstance(loop, StoreLoop):
+            self._watched.append((loop, timeout))
+        return loop

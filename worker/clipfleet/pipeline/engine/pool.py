@@ -1,0 +1,155 @@
+"""Threads that take items one by one: decoding, tokenising, plain functions, and asking sources for more rows."""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import TYPE_CHECKING, Any
+
+from clipfleet.operators.operator import Item, Noted, current
+from clipfleet.pipeline.engine.incident import incident
+from clipfleet.schemas.errors import ErrorCode, RequestFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clipfleet.pipeline.engine.host import Host
+    from clipfleet.pipeline.rows import Moved
+    from clipfleet.pipeline.stage import EachStage
+    from clipfleet.pipeline.work import Task
+
+__all__ = ["Pool", "PoolThread"]
+
+CHUNK_S = 0.002
+
+
+class Pool:
+    """The jobs of one pool and what its threads need.
+
+    Args:
+        name: of the pool.
+        size: how many threads take from it.
+        host: who runs the engine.
+        advance: takes outcomes of tasks.
+        pump: asks a task's source for more rows.
+        moved: takes what came of that.
+        drop: takes tasks whose request has its verdict.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        size: int,
+        host: Host,
+        advance: Callable[[Sequence[Task], Sequence[Any]], None],
+        pump: Callable[[Task], Moved],
+        moved: Callable[[Task, Moved], None],
+        drop: Callable[[Sequence[Task]], None],
+    ) -> None:
+        self.name = name
+        self.size = size
+        self.host = host
+        self.advance = advance
+        self.pump = pump
+        self.moved = moved
+        self.drop = drop
+        self.jobs: queue.SimpleQueue[tuple[EachStage | None, list[Task]] | None] = queue.SimpleQueue()
+        self.stopping = False
+
+    def put(self, stage: EachStage | None, tasks: list[Task]) -> None:
+        """Have these run by ``stage``; or, without one, their groups continued."""
+        self.jobs.put((stage, tasks))
+
+    def stop(self) -> None:
+        """Let every thread end after what it is at."""
+        self.stopping = True
+        for _ in range(self.size):
+            self.jobs.put(None)
+
+
+class PoolThread:
+    """One thread of a pool.
+
+    Args:
+        pool: where its jobs come from.
+        instance: which of a stage's functions it runs.
+    """
+
+    def __init__(self, pool: Pool, instance: int) -> None:
+        self.pool = pool
+        self.instance = instance
+        self.name = f"{pool.name or 'prepare'}-{instance}"
+        self.call: tuple[float, Sequence[Task]] | None = None
+        self.abandoned = False
+
+    def again(self) -> PoolThread:
+        """Another one in its place."""
+        return PoolThread(self.pool, self.instance)
+
+    def release(self) -> None:
+        """Nothing of a hung call has to be given back."""
+
+    def run(self) -> None:
+        """The thread's loop."""
+        pool = self.pool
+        while not self.abandoned and (job := pool.jobs.get()) is not None:
+            if pool.stopping:
+                continue
+            stage, tasks = job
+            if stage is None:
+                for task in tasks:
+                    current.item = Item(task.work.request.id, task.work.deadline)
+                    pool.moved(task, pool.pump(task))
+            else:
+                self._run(stage, tasks)
+
+    def _run(self, stage: EachStage, tasks: Sequence[Task]) -> None:
+        """A chunk saves waking a thread for each item; it must not keep finished ones from a batch."""
+        done: list[Task] = []
+        values: list[Any] = []
+        since = time.monotonic()
+        for task in tasks:
+            if task.work.over:
+                self.pool.drop([task])
+                continue
+            value = self._one(stage, task)
+            if self.abandoned:
+                return
+            done.append(task)
+            values.append(value)
+            if time.monotonic() - since > CHUNK_S:
+                self.pool.advance(done, values)
+                done, values, since = [], [], time.monotonic()
+        self.pool.advance(done, values)
+
+    def _one(self, stage: EachStage, task: Task) -> Any:
+        """The stage's value for one item, or its verdict."""
+        host, work = self.pool.host, task.work
+        error = host.late(work)
+        if error is not None:
+            return error
+        came = task.mark
+        task.lap("queue")
+        current.item = Item(work.request.id, work.deadline)
+        began = task.mark
+        self.call = (began, (task,))
+        try:
+            host.hooks.before_prepare(work)
+            value = stage.runs[self.instance if len(stage.runs) > 1 else 0](*task.inputs())
+        except RequestFailed as verdict:
+            value = verdict
+        except Exception as unforeseen:  # noqa: BLE001  (foreign code on foreign bytes)
+            value = incident(unforeseen, ErrorCode.INTERNAL, work.request.id)
+        self.call = None
+        task.lap("prepare")
+        if host.observer is not None:
+            host.observer.ran(stage.name, self.name, began, task.mark, 1, [work.request.id], [began - came])
+        return unnoted(task, value)
+
+
+def unnoted(task: Task, value: Any) -> Any:
+    """A value without its notes, which go to the request."""
+    if isinstance(value, Noted):
+        task.work.notes.update(value.notes)
+        return value.value
+    return value

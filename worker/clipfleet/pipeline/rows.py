@@ -1,0 +1,298 @@
+"""Rows on their way through the steps of a program: who comes next when a step is done, and when it is all over.
+
+Every change happens under the request's lock; what runs somebody's code (a generator of rows) is asked outside it.
+The rows below a row are opened only as far as there is room in the process (``Room``), so that one request with a
+million of them holds a few; and each group may always have one, so that everything ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clipfleet.pipeline.work import Group, Row, Task, Work, read
+from clipfleet.schemas.errors import ErrorCode, error_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clipfleet.pipeline.program import Step
+
+__all__ = ["Moved", "Rows"]
+
+_END = object()
+
+
+class Moved(NamedTuple):
+    """What came of a step.
+
+    Attributes:
+        tasks: what is to be done next, for any request.
+        ended: whether its request has all that it asked for, just now.
+        error: what an inline step or a source of rows raised; its request is over.
+    """
+
+    tasks: list[Task]
+    ended: bool = False
+    error: Exception | None = None
+
+
+class Room:
+    """How many rows below requests may be live in the process, and the groups that wait for room."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used = 0
+        self._lock = threading.Lock()
+        self._starved: deque[tuple[Work, Group]] = deque()
+
+    def take(self, work: Work, group: Group) -> bool:
+        """Make room for one row of a group; one that has none live always gets it, another waits its turn."""
+        with self._lock:
+            if group.live and self._used >= self._most:
+                self._starved.append((work, group))
+                return False
+            self._used += 1
+            return True
+
+    def give(self) -> tuple[Work, Group] | None:
+        """A row is done; a group that may go on."""
+        with self._lock:
+            self._used -= 1
+            return self._starved.popleft() if self._starved and self._used < self._most else None
+
+
+class Rows:
+    """Moves rows from step to step.
+
+    Args:
+        most: rows below requests that may be live at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._room = Room(most)
+
+    def begin(self, work: Work, mark: float) -> Moved:
+        """The first tasks of a request."""
+        work.row.pending = 1
+        return _Move(self._room, work, mark).run(lambda move: move.begin())
+
+    def done(self, task: Task, value: Any) -> Moved:
+        """A task has its value."""
+        return _Move(self._room, task.work, task.mark).run(lambda move: move.apply(task.row, task.step, value), task)
+
+    def drop(self, task: Task) -> Moved:
+        """A task will not be run: its request has its verdict."""
+        return _Move(self._room, task.work, task.mark).run(lambda _: None, task)
+
+    def pump(self, task: Task) -> Moved:
+        """Open further rows of a task's group; its source may run somebody's code: call it on the pool."""
+        group, work = task.group, task.work
+        assert group is not None  # noqa: S101  (that is what such a task has)
+        move = _Move(self._room, work, task.mark)
+        with work.lock:
+            if group.source is None or group.pumping:
+                return Moved([])
+            group.pumping = True
+        while True:
+            with work.lock:
+                source = None if work.over else group.source
+                if source is None:
+                    return move.finish(group)
+                if not self._room.take(work, group):
+                    group.pumping = False
+                    return move.moved(ended=False)
+                group.live += 1  # held for the row that is being made
+            try:
+                value, error = next(source, _END), None
+            except Exception as raised:  # noqa: BLE001  (somebody's generator)
+                value, error = _END, raised
+            with work.lock:
+                if value is _END:
+                    group.live -= 1
+                    move.give()
+                    return move.finish(group, error)
+                move.open(group, value)
+
+
+class _Move:
+    """One change to a request's rows, under its lock."""
+
+    def __init__(self, room: Room, work: Work, mark: float) -> None:
+        self._room, self._work, self._mark = room, work, mark
+        self._tasks: list[Task] = []
+        self._error: Exception | None = None
+
+    def run(self, change: Callable[[_Move], None], task: Task | None = None) -> Moved:
+        """Do ``change``, then one thing less is under way for the task's row (the request's, without a task)."""
+        row = self._work.row if task is None else task.row
+        with self._work.lock:
+            if task is not None:
+                for place in task.step.frees:
+                    row.values[place] = None
+            if not self._work.over:
+                self._try(lambda: change(self))
+            return self.moved(ended=self._leave(row))
+
+    def finish(self, group: Group, error: Exception | None = None) -> Moved:
+        """No more rows come to a group."""
+        if error is not None:
+            self._fail(error)
+        group.pumping = False
+        group.source = None
+        return self.moved(ended=not group.live and self._close(group))
+
+    def moved(self, *, ended: bool) -> Moved:
+        """What came of it; nothing ends twice."""
+        ended = ended and not self._work.over
+        self._work.over |= ended
+        return Moved(self._tasks, ended, self._error)
+
+    def _try(self, change: Callable[[], None]) -> None:
+        try:
+            change()
+        except Exception as error:  # noqa: BLE001  (an inline step is somebody's code)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """The request is over; what is under way for it still has to come to its end, without doing anything."""
+        if not self._work.over:
+            self._work.over, self._error = True, error
+
+    # Steps --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start with the request's own row."""
+        for step in self._work.program.first:
+            self._come(self._work.row, step)
+
+    def _come(self, row: Row, step: Step) -> None:
+        """A row has come to a step."""
+        if step.waits_for > 1:
+            if row.came is None:
+                row.came = {}
+            row.came[step.number] = came = row.came.get(step.number, 0) + 1
+            if came < step.waits_for:
+                return
+        if step.does == "gather":
+            assert row.group is not None  # noqa: S101  (the definition was checked for it)
+            row.group.gathered.setdefault(step.number, []).append(row)
+        elif step.stage is None:
+            self._go_on(row, step)
+        elif step.inline:
+            values = read(row, step)
+            for place in step.frees:
+                row.values[place] = None
+            self.apply(row, step, step.stage.runs[0](*values))
+        else:
+            row.pending += 1
+            self._tasks.append(Task(self._work, row, step, self._mark))
+
+    def _go_on(self, row: Row, step: Step) -> None:
+        for following in step.then:
+            self._come(row, following)
+
+    def apply(self, row: Row, step: Step, value: Any) -> None:
+        """Do with a stage's value what the step is for."""
+        if step.does == "map":
+            _write(row, step, value)
+        elif step.does == "filter":
+            if not value:
+                return
+        elif step.does == "flat_map":
+            self._open_group(row, step, value)
+            return
+        self._go_on(row, step)
+
+    # Rows below ---------------------------------------------------------------------------------------------------
+
+    def _open_group(self, row: Row, step: Step, values: Any) -> None:
+        try:
+            source = iter(values)
+        except TypeError:
+            text = f"stage {step.name!r} gave {type(values).__name__} and no rows"
+            raise error_for(ErrorCode.MODEL_FAILED, text) from None
+        row.pending += 1
+        self._continue(Group(row, step, source, lazy=not isinstance(values, list | tuple)))
+
+    def _continue(self, group: Group) -> bool:
+        """Open as many rows as there is room for; whether the request's own row is done with that."""
+        if group.lazy and not self._work.over:
+            self._tasks.append(Task(self._work, group.row, group.step, self._mark, group))
+            return False
+        group.pumping = True
+        while not self._work.over:
+            assert group.source is not None  # noqa: S101  (a group without one is not continued)
+            if not self._room.take(self._work, group):
+                group.pumping = False
+                return False
+            value = next(group.source, _END)
+            if value is _END:
+                self.give()
+                break
+            group.live += 1
+            self.open(group, value)
+        group.pumping = False
+        group.source = None
+        return not group.live and self._close(group)
+
+    def open(self, group: Group, value: Any) -> None:
+        """One more row below, which is counted as live already."""
+        row = Row([None] * self._work.program.size[group.row.depth + 1], group, group.count)
+        group.count += 1
+        row.pending = 1
+        self._try(lambda: self._start(row, group.step, value))
+        self._leave(row)
+
+    def _start(self, row: Row, step: Step, value: Any) -> None:
+        _write(row, step, value)
+        self._go_on(row, step)
+
+    def _close(self, group: Group) -> bool:
+        """All rows of a group are done: what gathers them goes on in the row above."""
+        for step in group.step.gathers:
+            if not self._work.over:
+                self._try(functools.partial(self._gather, group, step))
+        return self._leave(group.row)
+
+    def _gather(self, group: Group, step: Step) -> None:
+        rows = sorted(group.gathered.pop(step.number, ()), key=lambda row: row.index)
+        found = [read(row, step) for row in rows]
+        for number, place in enumerate(step.writes):
+            group.row.values[place] = [values[number] for values in found]
+        self._go_on(group.row, step)
+
+    def _leave(self, row: Row) -> bool:
+        """One thing less is under way for a row; whether it was the request's own, and all is done."""
+        row.pending -= 1
+        if row.pending:
+            return False
+        group = row.group
+        if group is None:
+            return True
+        group.live -= 1
+        self.give()
+        if group.live or group.pumping:
+            return False
+        return self._close(group) if group.source is None else self._continue(group)
+
+    def give(self) -> None:
+        """A row below has made room; a group of any request may go on, on the pool: it needs its own lock."""
+        if (waiting := self._room.give()) is not None:
+            work, group = waiting
+            self._tasks.append(Task(work, group.row, group.step, self._mark, group))
+
+
+def _write(row: Row, step: Step, value: Any) -> None:
+    places = step.writes
+    if len(places) == 1:
+        row.values[places[0]] = value
+        return
+    found = tuple(value) if isinstance(value, tuple | list) else (value,)
+    if places and len(found) != len(places):
+        text = f"stage {step.name!r} gave {len(found)} values for {len(places)} columns"
+        raise error_for(ErrorCode.MODEL_FAILED, text)
+    for place, one in zip(places, found, strict=bool(places)):
+        row.values[place] = one
