@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from clipfleet.operators.fitting import fit
 from clipfleet.operators.image import prepare_image
 from clipfleet.operators.operator import BatchOperator, Noted, Opened, Place, current_item
-from clipfleet.operators.resize import fit
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clipfleet.models.config import ImageConfig
     from clipfleet.models.tokenizer import Tokenize
 
-__all__ = ["ClipImage", "ClipText"]
+__all__ = ["ClipImage", "ClipText", "clip_image", "clip_text"]
 
 
 @dataclass(frozen=True)
@@ -99,3 +99,7 @@ def _rows(vectors: NDArray[np.float32]) -> Sequence[NDArray[np.float32] | Reques
         row if good else error_for(ErrorCode.MODEL_FAILED, "the model gave a vector that is not finite")
         for row, good in zip(vectors, np.atleast_1d(finite), strict=True)
     ]
+
+
+clip_image = ClipImage
+clip_text = ClipText

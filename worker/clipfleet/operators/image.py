@@ -42,9 +42,9 @@ from clipfleet.operators._native import give_back, silence_libtiff
 from clipfleet.operators._others import read_ico, read_tiff, read_webp
 from clipfleet.operators._png import read_png
 from clipfleet.operators.colour import to_rgb
+from clipfleet.operators.fitting import fit
 from clipfleet.operators.formats import COST, sniff
 from clipfleet.operators.limits import ImageLimits
-from clipfleet.operators.resize import fit
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from clipfleet.store import Store
 
-__all__ = ["MilvusDelete", "MilvusInsert", "MilvusSearch"]
+__all__ = ["MilvusDelete", "MilvusInsert", "MilvusSearch", "milvus_delete", "milvus_insert", "milvus_search"]
 
 # Larger batches are quicker for the store; 5 ms more or less are nothing to somebody who indexes.
 WRITE_BATCH, WRITE_DELAY_S = 512, 0.005
@@ -214,3 +214,8 @@ def _grouped(
             values = [error] * len(places)
         outcome.update(zip(places, values, strict=True))
     return [outcome[place] for place in range(len(items))]
+
+
+milvus_delete = MilvusDelete
+milvus_insert = MilvusInsert
+milvus_search = MilvusSearch

@@ -10,8 +10,8 @@ from PIL import Image
 
 from clipfleet.models.config import ImageConfig, Interpolation, ResizeMode
 from clipfleet.operators._values import as_pixels, whole_size
+from clipfleet.operators.fitting import fit
 from clipfleet.operators.operator import Operator, Place
-from clipfleet.operators.resize import fit
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:

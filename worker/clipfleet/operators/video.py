@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Frames"]
 
+# Of a time in seconds: streams count in fractions such as 1/90000.
+_ROUNDING = 1e-6
+
 
 @dataclass(frozen=True)
 class Frames(Operator):
     """Take pictures out of a video, one every so many seconds; for ``flat_map``.
 
-    They are decoded as they are asked for, so that a long video never lies in memory. MP4 and MOV, WebM and Matroska,
-    AVI and MPEG-TS are read, told by their content; turned upright.
+    Seconds count from the first frame. Frames are decoded as they are asked for, so that no long video lies in memory
+    unpacked, and turned upright. MP4 and MOV, WebM and Matroska, AVI and MPEG-TS are read, told by their content.
 
     Attributes:
         every_s: seconds between two pictures; 0: every one.
@@ -78,7 +81,8 @@ class Frames(Operator):
         import av  # noqa: PLC0415
 
         most = services.limits.max_pixels
-        due, given = 0.0, 0
+        begin: float | None = None
+        at, due, given = 0.0, 0.0, 0
         try:
             # The kind is said, and no other is opened from inside of it: a playlist would make it read other files.
             options = {"format_whitelist": kind, "protocol_whitelist": "none"}
@@ -91,11 +95,14 @@ class Frames(Operator):
                             ErrorCode.TOO_MANY_PIXELS,
                             f"{frame.width} x {frame.height} pixels; at most {most} are decoded",
                         )
-                    at = max(float(frame.time or 0.0), 0.0)
-                    if at + 1e-9 < due:
+                    if frame.time is not None:
+                        # Recordings of broadcasts begin at any hour.
+                        begin = frame.time if begin is None else begin
+                        at = max(float(frame.time - begin), 0.0)
+                    if at + _ROUNDING < due:
                         continue
                     # From the grid and not from this frame: else the distance would grow by what each comes late.
-                    due = (math.floor((at + 1e-9) / self.every_s) + 1) * self.every_s if self.every_s else 0.0
+                    due = (math.floor((at + _ROUNDING) / self.every_s) + 1) * self.every_s if self.every_s else 0.0
                     yield _upright(frame), at
                     given += 1
                     if given == self.limit:

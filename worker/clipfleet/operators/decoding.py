@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Decode"]
+__all__ = ["Decode", "decode"]
 
 
 @dataclass(frozen=True)
@@ -37,3 +37,6 @@ class Decode(Operator):
             return np.asarray(decode_image(fetch(picture, timeout_s=current_item().left_s), limits))
 
         return decode
+
+
+decode = Decode
