@@ -47,6 +47,8 @@ class Rude:
         ([], "[]"),
         ([Hit("cat.png", 0.5), Hit("dog.png", 0.25)], "cat.png 0.500 · dog.png 0.250"),
         ([{"id": "cat.png", "score": np.float32(0.5), "metadata": {}}], "cat.png 0.500"),
+        ([("cat", 0.5), ("dog", np.float32(0.25))], "cat 0.500 · dog 0.250"),
+        (("cat", 0.5), "[cat, 0.5]"),
         (error_for(ErrorCode.CORRUPT_IMAGE, "it ends early"), "corrupt_image: it ends early"),
         (KeyError("a"), "KeyError: 'a'"),
         (Rude(), "<Rude>"),
@@ -71,7 +73,19 @@ def test_whatever_it_is_the_text_is_short_and_harmless(value, width):
 
 
 @pytest.mark.parametrize(
-    "value", [[], "ab", [{"id": 1, "score": 1.0}], [{"id": "a"}], [Hit("a", 1.0), 3], [1, 2], None, {"id": "a"}]
+    "value",
+    [
+        [],
+        "ab",
+        [("a", "b")],
+        [("a", 1.0, 2)],
+        [{"id": 1, "score": 1.0}],
+        [{"id": "a"}],
+        [Hit("a", 1.0), 3],
+        [1, 2],
+        None,
+        {"id": "a"},
+    ],
 )
 def test_what_is_no_list_of_hits(value):
     assert scores(value) is None

@@ -84,17 +84,26 @@ def shape_of(array: NDArray[Any]) -> str:
 
 
 def scores(value: Any) -> list[Score] | None:
-    """The hits in ``value``, if that is what it is: a list whose every element has an ``id`` and a ``score``."""
-    if not isinstance(value, list | tuple) or not value or isinstance(value, Score):
+    """The hits or labels in ``value``, if that is what it is.
+
+    A list whose every element has an ``id`` and a ``score``, as a search gives it, or is a (label, score).
+    """
+    if not isinstance(value, list | tuple) or not value:
         return None
-    found = []
-    for each in value:
-        read = each.get if isinstance(each, Mapping) else lambda name, each=each: getattr(each, name, None)
-        name, score = read("id"), read("score")
-        if not isinstance(name, str) or not isinstance(score, int | float | np.number):
-            return None
-        found.append(Score(name, float(score)))
-    return found
+    found = [_score(each) for each in value]
+    return None if None in found else [each for each in found if each is not None]
+
+
+def _score(value: Any) -> Score | None:
+    if isinstance(value, tuple) and len(value) == 2:
+        name, score = value
+    elif isinstance(value, Mapping):
+        name, score = value.get("id"), value.get("score")
+    else:
+        name, score = getattr(value, "id", None), getattr(value, "score", None)
+    if not isinstance(name, str) or not isinstance(score, int | float | np.number):
+        return None
+    return Score(name, float(score))
 
 
 def _brief(value: Any, width: int) -> str:
