@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
 
+from clipfleet import pipeline
 from clipfleet.pipeline.profile import Observers, Profile
 from clipfleet.pipeline.trace import Trace
 from clipfleet.schemas.errors import ErrorCode, error_for
@@ -55,6 +57,24 @@ def test_given_calls_when_asked_for_json_then_times_in_ms(profile):
         "run_ms": {"p50": 10.0, "p99": 30.0},
         "busy": 0.6667,
     }
+
+
+def test_given_a_pipeline_at_work_when_profiled_then_what_waits_for_a_slow_stage_is_seen_to_wait():
+    def slow(batch):
+        until = time.monotonic() + 0.02
+        while time.monotonic() < until:  # a model at work
+            pass
+        return batch
+
+    profile = Profile()
+    slowly = pipeline.input("x").map("x", "y", slow, max_batch_size=1).output("y")
+    with slowly.open(observer=profile):
+        assert [result.table.item() for result in slowly.batch(range(4))] == [0, 1, 2, 3]
+    (stage,) = profile.stages()
+    assert (stage.stage, stage.items, stage.sizes) == ("slow", 4, {1: 4})
+    assert stage.run_p50_s >= 0.02
+    assert stage.wait_p99_s >= 0.01
+    assert stage.busy > 0.5
 
 
 def test_given_no_calls_when_asked_then_nothing():

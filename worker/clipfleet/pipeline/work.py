@@ -143,17 +143,18 @@ class Task:
         row: what it reads and writes.
         step: what is to be done; None: the rows of ``group`` are to be continued.
         group: see ``step``.
-        mark: when the last thing happened to it (monotonic, s).
+        came: when it could first have been done (monotonic, s).
+        mark: when the last thing happened to it, likewise.
         ticket: announced place in a batch, while it is prepared.
     """
 
-    __slots__ = ("group", "mark", "row", "step", "ticket", "work")
+    __slots__ = ("came", "group", "mark", "row", "step", "ticket", "work")
 
     def __init__(self, work: Work, row: Row, step: Step, mark: float, group: Group | None = None) -> None:
         self.work = work
         self.row = row
         self.step = step
-        self.mark = mark
+        self.came = self.mark = mark
         self.group = group
         self.ticket: int | None = None
 

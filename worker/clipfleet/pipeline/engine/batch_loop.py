@@ -93,7 +93,7 @@ class BatchLoop:
         """Call the stage once, whatever it raises, with the observer told."""
         observer = self._host.observer
         began = time.monotonic()
-        waited = [began - task.mark for task in tasks] if observer is not None else []
+        waited = [began - task.came for task in tasks] if observer is not None else []
         # If it hangs, the whole batch is lost with its thread, also what had its values before the batch was halved.
         self.call = (began, self._running or tasks)
         try:
