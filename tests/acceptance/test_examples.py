@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -41,6 +43,56 @@ def test_a_producer(redis_server: RedisServer, redis_client: redis.Redis, tmp_pa
     first, *hits = said.splitlines()
     assert first == "a vector of 256 numbers"
     assert len(hits) == 3
+
+
+def test_features_as_a_service(redis_server: RedisServer, redis_client: redis.Redis) -> None:
+    said = run(str(EXAMPLES / "features.py"), redis_server.url)
+    assert "docker build -t features:v1 build/features-v1" in said
+    assert (EXAMPLES / "build/features-v1/app/features.py").is_file()
+    shutil.rmtree(EXAMPLES / "build")
+    answers = [line for line in said.splitlines() if line.startswith("red-")]
+    assert "red-heart: 256 numbers" in answers
+    assert len(answers) == len(list((EXAMPLES / "pictures").glob("red-*.png")))
+
+
+def test_pictures_found_by_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MILVUS_URI", raising=False)
+    for picture in sorted((EXAMPLES / "pictures").glob("[ab]*.png")):
+        shutil.copy(picture, tmp_path)
+    shutil.copy(EXAMPLES / "pictures" / "red-heart.png", tmp_path)
+    said = run(str(EXAMPLES / "retrieval.py"), str(tmp_path)).splitlines()
+    count = len(list(tmp_path.iterdir()))
+    assert said[0] == f"{count} pictures indexed, 0 failed"
+    assert said[1].startswith("a red heart: red-heart ")
+    found = re.fullmatch(rf"(\d+) of {count} are among the first five by their own name", said[-1])
+    assert found is not None
+    # The demo model's card tells 0.63 at once; five hits of an eighth of the pictures are easier.
+    assert int(found[1]) > 0.8 * count
+
+
+def test_objects_found_in_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MILVUS_URI", raising=False)
+    said = run(str(EXAMPLES / "objects.py")).splitlines()
+    indexed = {line.split()[1].partition("@")[0]: len(line.split()) - 1 for line in said if line.startswith("indexed")}
+    assert indexed == {"desk": 3, "garden": 3, "street": 3, "party": 3}
+    # Each object of the drawn scene, by where it stands, is found where the scenes were drawn with it.
+    lines = [re.fullmatch(r"object at \[(\d+), (\d+), \d+, \d+\]: (\w+)@(\d+),(\d+) \((\S+)\)", line) for line in said]
+    found = {nearest(int(one[1]), int(one[2])): (one[3], nearest(int(one[4]), int(one[5]))) for one in lines if one}
+    # guitar, sunflower, ambulance, red apple, in the order of the four places
+    assert found == {0: ("party", 2), 1: ("garden", 0), 2: ("street", 0), 3: ("desk", 2)}
+    assert all(float(one[6]) > 0.9 for one in lines if one)
+    words = dict(line.split(": ") for line in said[-3:])
+    assert {text: where.partition("@")[0] for text, where in words.items()} == {
+        "a guitar": "party",
+        "a flower": "garden",
+        "a cake": "party",
+    }
+
+
+def nearest(x: int, y: int) -> int:
+    """The number of the place in examples/objects.py that a box's corner belongs to."""
+    places = ((20, 24), (148, 12), (24, 150), (140, 140))
+    return min(range(4), key=lambda n: abs(places[n][0] - x) + abs(places[n][1] - y))
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

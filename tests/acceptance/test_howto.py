@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import Image
 
+from clipfleet.store.lite import LiteServer
 from support.cli import clean_environment
 from support.fleet import TESTS
 from support.pages import examples, links
@@ -22,7 +26,9 @@ if TYPE_CHECKING:
     from support.pages import Block
     from support.redis_server import RedisServer
 
-PAGES = sorted((TESTS.parent / "docs" / "howto").glob("from-*.md"))
+ROOT = TESTS.parent
+PICTURES = ROOT / "examples" / "pictures"
+PAGES = sorted((ROOT / "docs" / "howto").glob("from-*.md"))
 EXAMPLES = [
     pytest.param(page, name, blocks, id=f"{page.stem}-{name}")
     for page in PAGES
@@ -30,9 +36,22 @@ EXAMPLES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with LiteServer(tmp_path_factory.mktemp("milvus")) as server:
+        yield server.uri
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to be in, whose modules can be imported."""
+    """A folder to be in, with the files that the pages speak of; its modules can be imported."""
+    shutil.copy(PICTURES / "red-heart.png", tmp_path / "heart.png")
+    shutil.copy(ROOT / "examples" / "data" / "things.onnx", tmp_path)
+    scene = Image.new("RGB", (256, 256), "white")
+    for name, place in {"red-heart": (20, 20), "airplane": (150, 30), "accordion": (90, 150)}.items():
+        thing = Image.open(PICTURES / f"{name}.png").convert("RGBA").resize((80, 80))
+        scene.paste(thing, place, thing)
+    scene.save(tmp_path / "scene.png")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
@@ -53,6 +72,7 @@ def test_given_a_page_when_its_table_is_read_then_every_line_has_an_example(page
     assert set(there) == set(wanted), "an example that no line of the table names"
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # open("heart.png").read() is what people write
 @pytest.mark.parametrize(("page", "name", "blocks"), EXAMPLES)
 def test_given_an_example_when_run_then_it_does_what_it_says(
     page: Path,
@@ -62,23 +82,42 @@ def test_given_an_example_when_run_then_it_does_what_it_says(
     redis_server: RedisServer,
     keys: QueueKeys,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    code = "".join(block.code for block in blocks)
     fleet = {"CLIPFLEET_REDIS_URL": redis_server.url, "CLIPFLEET_QUEUE": keys.queue}
+    if "milvus_" in code:
+        fleet["MILVUS_URI"] = request.getfixturevalue("milvus")
     for variable, value in fleet.items():
         monkeypatch.setenv(variable, value)
     names: dict[str, object] = {"__name__": f"example_{name}"}
-    with RawWorker(redis_server.url, keys):
+    with ExitStack() as stack:
+        if '"CLIPFLEET_QUEUE"' in code:
+            stack.enter_context(RawWorker(redis_server.url, keys))
         for block in blocks:
             if block.file:
                 Path(folder, block.file).write_text(block.code)
             if block.language == "python":
-                exec(compile(block.code, str(page), "exec"), names)
+                exec(compile(block.code, str(page), "exec", dont_inherit=True), names)
             else:
-                run_shell(block.code, fleet)
+                stack.enter_context(run_shell(block.code, fleet))
 
 
-def run_shell(code: str, fleet: dict[str, str]) -> None:
+@contextmanager
+def run_shell(code: str, fleet: dict[str, str]) -> Iterator[None]:
+    """Run the commands; those that end in ``&`` run on, and are ended with what follows."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    shell = ["bash", "-euc", code]
-    ran = subprocess.run(shell, env=clean_environment(PATH=path, **fleet), capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
+    environment = clean_environment(PATH=path, OMP_NUM_THREADS="1", **fleet)
+    lines = code.strip().splitlines()
+    kept = [line.removesuffix("&").split() for line in lines if line.endswith("&")]
+    left = "\n".join(line for line in lines if not line.endswith("&"))
+    ran = subprocess.run(["bash", "-euc", left], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    running = [subprocess.Popen([*words], env=environment) for words in kept]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait(30)
