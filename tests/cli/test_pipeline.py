@@ -170,6 +170,27 @@ def test_given_no_inputs_or_both_kinds_when_run_then_wrong_usage(cli, args):
     assert cli("run", *args).code == 2
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["search", "a cat"], "clipfleet: there is no store here"),
+        (["embed_text", "a cat", "--model", "nowhere"], "clipfleet: 'nowhere' names no weights"),
+        (["embed_text", "a cat", "--device", "cuda:99"], "clipfleet: demo cannot run on cuda:99"),
+    ],
+)
+def test_given_what_a_step_cannot_have_when_run_then_it_says_so_before_any_item(cli, monkeypatch, args, said):
+    for name in ("MILVUS_URI", "CLIPFLEET_MILVUS_URI"):
+        monkeypatch.delenv(name, raising=False)
+    done = cli("run", *args)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(said)
+
+
+def test_given_the_demo_model_when_run_then_a_vector(cli):
+    (line,) = cli("run", "embed_image", HEART, "--json").lines
+    assert len(line["rows"][0]["vector"]) == 256
+
+
 def test_given_profile_when_run_then_each_stage_and_a_chrome_trace(cli, tmp_path):
     done = cli("run", "mine:shout", "a cat", "a dog", "--profile", "--trace-file", "trace.json")
     assert done.code == 0

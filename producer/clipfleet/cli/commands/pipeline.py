@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clipfleet.cli.errors import CliError
 from clipfleet.cli.image import build
 from clipfleet.cli.run import PLAIN, Run, command, usage
 
@@ -48,6 +50,9 @@ _File = Annotated[
         show_default=False,
     ),
 ]
+_Model = Annotated[
+    str, typer.Option("--model", metavar="NAME", help="What stages mean that name none: as for 'clipfleet worker'.")
+]
 _Device = Annotated[str, typer.Option("--device", help="Where models run unless a stage says: cpu or cuda:N.")]
 _BatchSize = Annotated[
     int, typer.Option("--max-batch-size", min=1, help="Most items of one run, of stages that do not say.")
@@ -85,7 +90,7 @@ def register(app: typer.Typer) -> None:
     command(
         group,
         "run",
-        common=PLAIN,
+        common=("milvus_uri", *PLAIN),
         examples=(
             "clipfleet pipeline run embed_image cat.jpg dog.jpg --json",
             "clipfleet pipeline run mymodule:objects street.jpg --trace 1",
@@ -120,6 +125,7 @@ def run_it(  # noqa: PLR0913  each parameter is a flag
     inputs: _Words = None,
     *,
     input: _File = None,  # noqa: A002  the flag's name
+    model: _Model = "demo",
     device: _Device = "cpu",
     max_batch_size: _BatchSize = 64,
     profile: _Profile = False,
@@ -129,7 +135,7 @@ def run_it(  # noqa: PLR0913  each parameter is a flag
     """Run a pipeline here, in this process, without Redis and without a worker.
 
     Requests stream through it and are batched as on the fleet. Results come in the order given; a bad one fails
-    alone, and the exit code is 3. Models that no stage names are the demo model; the store is that of MILVUS_URI.
+    alone, and the exit code is 3.
     """
     from clipfleet.cli.items import Tally  # noqa: PLC0415
     from clipfleet.cli.pipeline_items import outcomes  # noqa: PLC0415
@@ -141,10 +147,9 @@ def run_it(  # noqa: PLR0913  each parameter is a flag
     watch = Profile() if profile or trace_file else None
     traced = Trace() if trace else None
     observers = [one for one in (watch, traced) if one is not None]
+    watching = Observers(*observers) if observers else None
     tally = Tally(run.out)
-    with pipeline.open(
-        device=device, max_batch_size=max_batch_size, observer=Observers(*observers) if observers else None
-    ):
+    with _opened(run, pipeline, model, device=device, max_batch_size=max_batch_size, observer=watching):
         for outcome in outcomes(pipeline, requests, trace=traced, traced=trace or 0):
             tally.add(outcome.error)
             _tell(run, outcome, alone=len(inputs or ()) == 1)
@@ -154,6 +159,27 @@ def run_it(  # noqa: PLR0913  each parameter is a flag
     if watch is not None:
         _tell_profile(run, watch, trace_file, table=profile)
     return tally.end()
+
+
+@contextmanager
+def _opened(run: Run, pipeline: Pipeline, model: str, **options: Any) -> Iterator[None]:
+    """The pipeline at work, with a model and a store of its own.
+
+    Raises:
+        CliError: a step cannot work as it was configured.
+    """
+    from clipfleet.cli.settings import load  # noqa: PLC0415
+    from clipfleet.operators.services import ProcessServices  # noqa: PLC0415
+
+    settings = load(run.flags)
+    services = ProcessServices(model=model, milvus_uri=settings.milvus_uri, milvus_token=settings.milvus_token)
+    with closing(services):
+        try:
+            pipeline.open(services=services, **options)
+        except ValueError as error:
+            raise CliError(str(error)) from None
+        with pipeline:
+            yield
 
 
 def _load(target: str) -> Pipeline:
