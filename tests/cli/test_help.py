@@ -13,11 +13,25 @@ from support.cli import Done
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-COMMANDS = ("up", "worker", "index", "search", "embed", "status", "dead", "doctor", "model", "pipeline", "demo")
+COMMANDS = (
+    "up",
+    "worker",
+    "index",
+    "search",
+    "embed",
+    "status",
+    "dead",
+    "doctor",
+    "model",
+    "operators",
+    "pipeline",
+    "demo",
+)
 LEAVES = (
-    *[[name] for name in COMMANDS if name not in {"dead", "model", "pipeline"}],
+    *[[name] for name in COMMANDS if name not in {"dead", "model", "operators", "pipeline"}],
     *[["dead", name] for name in ("list", "retry", "drop")],
     *[["model", name] for name in ("list", "info", "export")],
+    *[["operators", name] for name in ("list", "info", "new", "fit-pca")],
     *[["pipeline", name] for name in ("show", "run", "build")],
 )
 
@@ -37,7 +51,20 @@ def test_when_asked_for_help_then_every_command_is_named_and_the_way_in_is_shown
     done = ask("--help")
     assert done.code == 0
     assert [line.split()[0] for line in done.out.partition("Commands:")[2].splitlines() if line.strip()] == [
-        *("up", "worker", "index", "search", "embed", "status", "doctor", "demo", "dead", "model", "pipeline"),
+        *(
+            "up",
+            "worker",
+            "index",
+            "search",
+            "embed",
+            "status",
+            "doctor",
+            "demo",
+            "dead",
+            "model",
+            "operators",
+            "pipeline",
+        ),
     ]
     assert "clipfleet up" in done.out
     assert "Exit codes" in done.out

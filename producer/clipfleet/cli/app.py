@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clipfleet.cli.commands import dead, demo, doctor, embed, index, model, pipeline, search, status, up, worker
+from clipfleet.cli.commands import (
+    dead,
+    demo,
+    doctor,
+    embed,
+    index,
+    model,
+    operators,
+    pipeline,
+    search,
+    status,
+    up,
+    worker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +64,7 @@ def _root(
     """  # noqa: D301  \b is click's mark for "do not re-wrap"
 
 
-for group in (up, worker, index, search, embed, status, dead, doctor, model, pipeline, demo):
+for group in (up, worker, index, search, embed, status, dead, doctor, model, operators, pipeline, demo):
     group.register(app)
 
 
