@@ -158,6 +158,17 @@ def test_given_a_device_that_is_not_here_then_opening_fails_and_never_takes_the_
         detect(V8).open(Place(local_services(), device="cuda:0"))
 
 
+def test_given_a_file_when_opened_then_what_was_tried_is_reported():
+    reported = []
+
+    class Services:
+        def tried(self, operator, attempts):
+            reported.append((operator, [provider for provider, _ in attempts]))
+
+    detect(V8).open(Place(Services(), providers=("cuda", "cpu", "torch")))
+    assert reported == [("detect", ["cuda", "cpu"])]
+
+
 def test_given_numbers_that_are_not_finite_then_that_picture_alone_fails(monkeypatch):
     from clipfleet.models import OnnxSession
 

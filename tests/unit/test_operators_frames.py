@@ -116,12 +116,13 @@ def test_given_a_turned_video_then_its_pictures_are_upright():
         (b"", ErrorCode.EMPTY_INPUT),
         (b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n", ErrorCode.UNSUPPORTED_MEDIA),
         (b"ffconcat version 1.0\nfile '/etc/passwd'\n", ErrorCode.UNSUPPORTED_MEDIA),
+        (b"GIF89a" + bytes(300), ErrorCode.UNSUPPORTED_MEDIA),
         (b"\x89PNG\r\n\x1a\n" + bytes(100), ErrorCode.UNSUPPORTED_MEDIA),
         (b"\x00\x00\x00\x20ftypisom" + bytes(100), ErrorCode.CORRUPT_IMAGE),
         (b"\x1a\x45\xdf\xa3" + bytes(100), ErrorCode.CORRUPT_IMAGE),
         (b"RIFF\x10\x00\x00\x00AVI " + bytes(100), ErrorCode.CORRUPT_IMAGE),
     ],
-    ids=["empty", "playlist", "concat", "png", "mp4", "webm", "avi"],
+    ids=["empty", "playlist", "concat", "gif", "png", "mp4", "webm", "avi"],
 )
 def test_given_what_is_no_video_then_it_fails_with_its_code(data, code):
     assert failure(data).code is code

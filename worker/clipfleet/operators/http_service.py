@@ -51,6 +51,7 @@ class HttpCall(Operator):
 
     Bytes are sent as they are, everything else as JSON (arrays as lists). The statuses 429, 502 and 503 and a refused
     connection are tried again for as long as there is time; other failures are not, since the service may have acted.
+    Looking up the host's name is left to the system, which may take longer than that.
 
     Attributes:
         url: http or https, without a user name.

@@ -89,12 +89,10 @@ class Frames(Operator):
             with av.open(io.BytesIO(data), format=kind.partition(",")[0], options=options) as container:
                 stream = _first_stream(container)
                 stream.codec_context.thread_count = threads
+                _check_size(stream.codec_context, most)
                 for frame in container.decode(stream):
-                    if frame.width * frame.height > most:
-                        raise error_for(
-                            ErrorCode.TOO_MANY_PIXELS,
-                            f"{frame.width} x {frame.height} pixels; at most {most} are decoded",
-                        )
+                    # Again, since a stream may change its size on the way.
+                    _check_size(frame, most)
                     if frame.time is not None:
                         # Recordings of broadcasts begin at any hour.
                         begin = frame.time if begin is None else begin
@@ -123,7 +121,7 @@ def _kind(data: bytes) -> str:
         return "matroska,webm"
     if data[:4] == b"RIFF" and data[8:12] == b"AVI ":
         return "avi"
-    if data[:1] == b"\x47" and data[188:189] in (b"\x47", b""):
+    if data[:1] == data[188:189] == b"\x47":
         return "mpegts"
     raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "the bytes are no video of a kind that is read")
 
@@ -132,6 +130,11 @@ def _first_stream(container: Any) -> Any:
     if not container.streams.video:
         raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "there is no video in it")
     return container.streams.video[0]
+
+
+def _check_size(frame: Any, most: int) -> None:
+    if frame.width * frame.height > most:
+        raise error_for(ErrorCode.TOO_MANY_PIXELS, f"{frame.width} x {frame.height} pixels; at most {most} are decoded")
 
 
 def _upright(frame: Any) -> NDArray[np.uint8]:

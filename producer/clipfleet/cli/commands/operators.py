@@ -66,7 +66,7 @@ def list_them(run: Run) -> int:
 
     One that cannot be loaded is shown with its problem.
     """
-    from clipfleet.operators.registry import listed  # noqa: PLC0415
+    from clipfleet.operators.registry import OURS, listed  # noqa: PLC0415
 
     found = listed()
     if run.out.json_lines:
@@ -84,6 +84,8 @@ def list_them(run: Run) -> int:
             batches = "batches" if kind["batch"] else ""
             rows.append((each.name, kind["task"], batches, f"{each.package} {each.version}"))
     run.out.table("", ("name", "task", "runs", "package"), rows)
+    if any(each.package == OURS and each.operator is None for each in found):
+        run.out.note('operators need what a worker needs: pip install "clipfleet[cpu]"')
     return 0
 
 
