@@ -34,6 +34,15 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+Pipelines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pipeline",
+        metavar="MODULE:NAME",
+        help="Serve a pipeline of your own too, under its name (or AS=MODULE:NAME); repeatable.",
+        show_default=False,
+    ),
+]
 BatchSize = Annotated[
     int | None, typer.Option("--max-batch-size", help="Most items of one model call. Default: 64.", show_default=False)
 ]

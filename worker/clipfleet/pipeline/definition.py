@@ -269,7 +269,7 @@ class Flow:
         if not self.scope:
             raise PipelineError(f"{what}: there are no rows to gather; a flat_map or a window opens them")
         reads, scope = self._read(what, inputs), self.scope[:-1]
-        lists = tuple(f"[{column.name}]" for column in reads)
+        lists = tuple(f"[{name}]" for name in _names(inputs))
         node = Node(
             "gather",
             _name_of(does),

@@ -60,8 +60,9 @@ class Local:
         self._host = _LocalHost(observer)
         # A request's id is its number here: whoever watches can tell which of its own it is.
         self._numbers = itertools.count(1)
-        batches = [stage.policy.max_batch_size for stage in self._served.stages if isinstance(stage, BatchStage)]
-        self._most = 2 * max(batches, default=16)
+        stages = self._served.stages
+        takes = [one.policy.max_batch_size * len(one.runs) for one in stages if isinstance(one, BatchStage)]
+        self._most = 2 * max([16, *takes])
         self._engine = Engine(self._served, self._host, threads=_cores(), rows=2 * self._most)
         self._engine.start()
 

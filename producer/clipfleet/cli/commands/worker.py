@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
             "clipfleet worker --model ViT-B-32/laion2b_s34b_b79k --milvus-uri http://milvus:19530",
             "clipfleet worker --devices cuda:0,cuda:1 --max-batch-size 128",
             "clipfleet worker --processes 2 --allow-root photos=/data/photos",
+            "clipfleet worker --pipeline mymodule:index_objects",
         ),
     )(worker)
 
@@ -33,6 +34,7 @@ def worker(  # noqa: PLR0913  each parameter is a flag
     run: Run,
     *,
     model: o.Model = None,
+    pipeline: o.Pipelines = None,
     max_batch_size: o.BatchSize = None,
     max_delay_ms: o.Delay = None,
     capacity: o.Capacity = None,
@@ -59,6 +61,7 @@ def worker(  # noqa: PLR0913  each parameter is a flag
     the rest back; a second one ends it at once. Each flag may be CLIPFLEET_<NAME> in the environment instead.
     """
     flags = {name: value for name, value in locals().items() if name in o.PLAIN_FLAGS}
+    flags["pipelines"] = tuple(pipeline) if pipeline else None
     return _serve(run, flags, providers, allow_root)
 
 

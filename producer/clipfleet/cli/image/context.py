@@ -99,6 +99,11 @@ def build_context(
     needs = needs_of(pipeline)
     modules = trace([target.partition(":")[0], *needs.modules])
     packages = find_packages(extra := runtime_extra(), modules.distributions)
+    for top in modules.taken.values():
+        if out.resolve().is_relative_to(top.path):
+            raise CliError(
+                f"{out} lies in {top.path}, which is taken whole: it would be in itself", hint="Choose another -o."
+            )
     with _staging(out) as folder:
         contents = Contents(folder / "app", [each.root for each in modules.taken.values()])
         for top in sorted(modules.taken):
