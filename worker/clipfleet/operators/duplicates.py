@@ -36,7 +36,7 @@ class PHash(Operator):
 
     Attributes:
         method: ``dct`` (pHash: the low frequencies against their median) or ``difference`` (dHash: each pixel of 9 x 8
-            against its left neighbour; some ten times as fast).
+            against its left neighbour).
     """
 
     name = "phash"

@@ -166,17 +166,24 @@ def suppress(candidates: Candidates, iou: float, most: int) -> list[int]:
     Returns:
         Which are kept, best first; equals in order.
     """
-    boxes, scores, classes = candidates
-    areas = np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1)
-    left = np.argsort(-scores, kind="stable")
+    order = np.argsort(-candidates.scores, kind="stable")
+    classes = candidates.classes[order]
+    x0, y0, x1, y1 = np.ascontiguousarray(candidates.boxes[order].T)
+    areas = np.maximum(x1 - x0, 0) * np.maximum(y1 - y0, 0)
+    left = np.ones(len(order), dtype=bool)
     kept: list[int] = []
-    while left.size and len(kept) < most:
-        best, left = left[0], left[1:]
-        kept.append(int(best))
-        corner0 = np.maximum(boxes[left, :2], boxes[best, :2])
-        corner1 = np.minimum(boxes[left, 2:], boxes[best, 2:])
-        shared = np.maximum(corner1 - corner0, 0).prod(axis=1)
+    for best, which in enumerate(order):
+        if not left[best]:
+            continue
+        kept.append(int(which))
+        if len(kept) == most:
+            break
+        # Of all that follow and not of those that are left alone: picking them out takes longer than computing the rest.
+        rest = slice(best + 1, None)
+        wide = np.minimum(x1[rest], x1[best]) - np.maximum(x0[rest], x0[best])
+        high = np.minimum(y1[rest], y1[best]) - np.maximum(y0[rest], y0[best])
+        shared = np.maximum(wide, 0) * np.maximum(high, 0)
         # Multiplied out: two boxes without area overlap by nothing, and not by 0 / 0.
-        same = shared > iou * (areas[left] + areas[best] - shared)
-        left = left[~(same & (classes[left] == classes[best]))]
+        same = shared > iou * (areas[rest] + areas[best] - shared)
+        left[rest] &= ~(same & (classes[rest] == classes[best]))
     return kept
