@@ -178,7 +178,7 @@ def suppress(candidates: Candidates, iou: float, most: int) -> list[int]:
         kept.append(int(which))
         if len(kept) == most:
             break
-        # Of all that follow and not of those that are left alone: picking them out takes longer than computing the rest.
+        # With all that follow and not only those that are left: picking these out takes longer than computing all.
         rest = slice(best + 1, None)
         wide = np.minimum(x1[rest], x1[best]) - np.maximum(x0[rest], x0[best])
         high = np.minimum(y1[rest], y1[best]) - np.maximum(y0[rest], y0[best])
