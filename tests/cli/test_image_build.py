@@ -269,6 +269,16 @@ def test_given_a_folder_of_somebody_elses_when_built_then_it_is_left_alone(folde
     assert (folder / "mine/thesis.txt").read_text() == "years"
 
 
+def test_given_a_folder_inside_of_what_is_taken_when_built_then_it_is_refused(folder):
+    (folder / "pack_c").mkdir()
+    (folder / "pack_c/flow.py").write_text(FEATURES)
+    with pytest.raises(CliError, match="it would be in itself"):
+        build("pack_c.flow:features", "pack_c/out")
+    assert files(folder / "pack_c") - {"flow.py"} == {
+        path for path in files(folder / "pack_c") if "__pycache__" in path
+    }
+
+
 # The command -----------------------------------------------------------------------------------------------------
 
 

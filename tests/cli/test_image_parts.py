@@ -264,3 +264,46 @@ def test_given_a_builder_that_fails_when_run_then_the_line_to_run_again_is_said(
     with pytest.raises(CliError, match="docker ended with 7") as caught:
         run_builder("docker", "objects:v1", tmp_path, [])
     assert " ".join(build_command("docker", "objects:v1", tmp_path)) in caught.value.hint
+
+
+# Packages that no registry has -----------------------------------------------------------------------------------
+
+
+def installed_from_a_folder(folder: Path, *, editable: bool) -> None:
+    """As pip leaves a package that it was given as a folder."""
+    info = folder / "plug_in_x-1.2.dist-info"
+    write(folder / "plug_in_x/__init__.py", "VALUE = 1\n")
+    write(info / "METADATA", "Metadata-Version: 2.1\nName: plug-in-x\nVersion: 1.2\nRequires-Dist: rich\n")
+    write(info / "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py2-none-any\nTag: py3-none-any\n")
+    write(info / "entry_points.txt", "[clipfleet.operators]\nx = plug_in_x:VALUE\n")
+    direct = f'{{"url": "file:///src", "dir_info": {{"editable": {str(editable).lower()}}}}}'
+    write(info / "direct_url.json", direct)
+    names = ["METADATA", "WHEEL", "entry_points.txt", "direct_url.json", "RECORD"]
+    rows = [f"plug_in_x-1.2.dist-info/{name},," for name in names]
+    write(info / "RECORD", "\n".join(["plug_in_x/__init__.py,,", "../../bin/x,,", *rows, ""]))
+
+
+def test_given_a_package_from_a_folder_when_found_then_it_is_packed_with_what_it_needs(folder):
+    installed_from_a_folder(folder, editable=False)
+    found = find_packages("cpu", ["plug-in-x"])
+    assert [dist.metadata["Name"] for dist in found.packed] == ["plug-in-x"]
+    assert "plug-in-x" not in found.pins
+    assert "rich" in found.pins
+    (folder / "wheels").mkdir()
+    wheel = wheel_of(found.packed[0], folder / "wheels")
+    assert wheel.name == "plug_in_x-1.2-py2.py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        info = "plug_in_x-1.2.dist-info"
+        wanted = {
+            "plug_in_x/__init__.py",
+            *(f"{info}/{one}" for one in ("METADATA", "WHEEL", "entry_points.txt", "RECORD")),
+        }
+        assert set(archive.namelist()) == wanted
+
+
+def test_given_an_editable_package_when_found_then_its_files_are_left_to_the_modules(folder):
+    installed_from_a_folder(folder, editable=True)
+    found = find_packages("cpu", ["plug-in-x"])
+    assert not found.packed
+    assert "plug-in-x" not in found.pins
+    assert "rich" in found.pins

@@ -45,7 +45,7 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("a batch inline", lambda: start().map("a", "c", clip_image(), inline=True), "cannot be inline"),
     ("nothing to gather", lambda: start().window_all("a", "c", len), "window_all 'a': there are no rows to gather"),
     ("an empty window", lambda: start().flat_map("a", "x", range).window("x", "y", 0, 1, len), "at least 1, not 0"),
-    ("no input", lambda: pipeline.input(), "name at least one column"),
+    ("no input", pipeline.input, "name at least one column"),
     ("no name", lambda: pipeline.input("a b"), "names are letters"),
     ("other inputs", lambda: start().concat(pipeline.input("a")), "begin with different inputs"),
 ]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from support.waiting import wait_until
 
 from clipfleet import pipeline
 from clipfleet.operators import BatchOperator, Noted, Opened
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

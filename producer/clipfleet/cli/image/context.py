@@ -31,6 +31,8 @@ from clipfleet.cli.image.wheel import our_files, wheel_of, write_wheel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from clipfleet.cli.image.modules import Modules
+    from clipfleet.cli.image.packages import Packages
     from clipfleet.pipeline import Pipeline
 
 __all__ = ["Built", "build_context", "parse_tag"]
@@ -98,38 +100,58 @@ def build_context(
     parse_tag(tag)
     needs = needs_of(pipeline)
     modules = trace([target.partition(":")[0], *needs.modules])
-    packages = find_packages(extra := runtime_extra(), modules.distributions)
-    for top in modules.taken.values():
-        if out.resolve().is_relative_to(top.path):
-            raise CliError(
-                f"{out} lies in {top.path}, which is taken whole: it would be in itself", hint="Choose another -o."
-            )
+    extra = runtime_extra()
+    packages = find_packages(extra, modules.distributions)
+    _check_place(out, modules)
     with _staging(out) as folder:
-        contents = Contents(folder / "app", [each.root for each in modules.taken.values()])
-        for top in sorted(modules.taken):
-            contents.add_module(modules.taken[top])
-        for file in [*include, *(file for file in needs.files if not is_installed(file))]:
-            contents.add_file(file)
+        contents = _write_app(folder, modules, [*include, *needs.files])
+        (folder / "models").mkdir()
         named = dict.fromkeys([*needs.models, *([model] if model else [])])
-        fingerprints = {name: add_model(name, folder / "models", contents) for name in named}
+        models = {name: add_model(name, folder / "models", contents) for name in named}
+        packed = _write_packages(folder, packages)
         variables = {"CLIPFLEET_MODEL": in_image(model, contents)} if model else {}
-        (folder / "models").mkdir(exist_ok=True)
-        (folder / "app").mkdir(exist_ok=True)
-        (folder / "requirements.txt").write_text(requirements_text(packages), encoding="utf-8")
-        (folder / "wheels").mkdir()
-        clipfleet = distribution("clipfleet")
-        write_wheel("clipfleet", clipfleet.version, clipfleet, our_files(), folder / "wheels")
-        packed = [wheel_of(dist, folder / "wheels") for dist in packages.packed]
-        fingerprint = _write_dockerfile(folder, target, tag, base or base_image(), extra, variables, fingerprints)
+        fingerprint = _write_dockerfile(folder, target, tag, base or base_image(), extra, variables, models)
         _settle(folder)
         _swap(folder, out)
     taken = [
         *contents.taken,
-        *(("wheel", f"{path.name}, as installed here") for path in packed),
-        ("packages", f"clipfleet[{extra},cli] {clipfleet.version} and {len(packages.pins)} others as installed here"),
-        *(("model", f"{name} ({digest[:12]})") for name, digest in fingerprints.items()),
+        ("packages", f"clipfleet[{extra},cli] and {len(packages.pins)} others as installed here"),
+        *(("wheel", path.name) for path in packed),
+        *(("model", f"{name} ({digest[:12]})") for name, digest in models.items()),
     ]
     return Built(out, tag, fingerprint, taken)
+
+
+def _check_place(out: Path, modules: Modules) -> None:
+    for taken in modules.taken.values():
+        if out.resolve().is_relative_to(taken.path):
+            raise CliError(
+                f"{out} lies in {taken.path}, which is taken whole: it would be in itself", hint="Choose another -o."
+            )
+
+
+def _write_app(folder: Path, modules: Modules, files: Sequence[Path]) -> Contents:
+    contents = Contents(folder / "app", [taken.root for taken in modules.taken.values()])
+    contents.folder.mkdir()
+    for _, taken in sorted(modules.taken.items()):
+        contents.add_module(taken)
+    for file in files:
+        # What a package brought comes with that package.
+        if not is_installed(file):
+            contents.add_file(file)
+    return contents
+
+
+def _write_packages(folder: Path, packages: Packages) -> list[Path]:
+    """Requirements and wheels; returns the wheels."""
+    (folder / "requirements.txt").write_text(requirements_text(packages), encoding="utf-8")
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    ours = distribution("clipfleet")
+    return [
+        write_wheel("clipfleet", ours.version, ours, our_files(), wheels),
+        *(wheel_of(dist, wheels) for dist in packages.packed),
+    ]
 
 
 def _write_dockerfile(
