@@ -104,13 +104,20 @@ def test_calls_keep_the_order_and_the_limits(sizes):
 
 @pytest.mark.parametrize(
     ("answer", "most"),
-    [([b"3000000"], 3_000_000), ([None], 8 << 20), ([b"nonsense"], 8 << 20), (hiredis.ReplyError("NOPERM"), 60 << 20)],
+    [
+        ([b"3000000", None], 3_000_000),
+        ([None, None], 8 << 20),
+        ([b"nonsense", b""], 8 << 20),
+        ([b"9000000", b"3000000"], 3_000_000),
+        ([None, b"3000000"], 3_000_000),
+        (hiredis.ReplyError("NOPERM"), 60 << 20),
+    ],
 )
 def test_a_large_request_goes_out_only_when_the_queue_is_known_to_take_it(answer, most):
     harness = Harness()
     fits, above = harness.submit("fits", size=most), harness.submit("above", size=(most + 1))
     (question,) = harness.commands()
-    assert question.args == ("HMGET", KEYS.fleet, "max_request_bytes")
+    assert question.args == ("HMGET", KEYS.fleet, "max_request_bytes", "max_queue_bytes")
     assert harness.commands() == []
     question.lost(harness.now)
     (question,) = harness.commands()
@@ -130,7 +137,7 @@ def test_the_limit_is_asked_for_again_after_a_while_and_by_large_requests_alone(
     harness = Harness()
     harness.submit("a", size=2 << 20)
     (question,) = harness.commands()
-    harness.reply(question, [None])
+    harness.reply(question, [None, None])
     harness.admit(b"1-1")
     harness.submit("b", size=2 << 20)
     harness.admit(b"1-2")
