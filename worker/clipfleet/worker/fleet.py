@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
 
 from clipfleet.schemas.errors import ClipfleetError
 from clipfleet.schemas.keys import NAME
@@ -59,12 +59,13 @@ class Fleet:
         """Refuse a server that would lose requests, or that lacks what we use.
 
         Raises:
-            FleetRefused: too old, or it evicts keys when it is full.
+            LOST: it cannot be asked now.
+            FleetRefused: too old, it evicts keys when it is full, or it does not let us in.
         """
         try:
             info = self._info()
-        except Exception as error:
-            raise FleetRefused(f"Redis does not answer: {error}") from error
+        except (AuthenticationError, AuthorizationError, ResponseError) as error:
+            raise FleetRefused(f"Redis refuses this worker: {error}") from error
         release = info.get("redis_version", "0")
         if tuple(int(part) for part in release.split(".")[:2]) < OLDEST_SERVER:
             raise FleetRefused(f"Redis {release} is too old: 6.2 or newer (or Valkey) is needed")
@@ -76,7 +77,8 @@ class Fleet:
             )
 
     def _info(self) -> dict[str, str]:
-        lines = b"\n".join(self._wire.batch([("INFO", "server"), ("INFO", "memory")])).decode().splitlines()
+        parts = [self._wire.command("INFO", part) for part in ("server", "memory")]
+        lines = b"\n".join(parts).decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
     def join(self, child: Child) -> None:

@@ -20,7 +20,7 @@ from clipfleet.models.devices import choose_devices
 from clipfleet.schemas.errors import ClipfleetError
 from clipfleet.worker.child import Child
 from clipfleet.worker.config import NO_MODEL
-from clipfleet.worker.connection import REFUSED
+from clipfleet.worker.connection import LOST, REFUSED
 from clipfleet.worker.control import CANNOT_START
 from clipfleet.worker.fleet import Fleet, FleetRefused
 
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.2
 HEARTBEAT_EVERY_S = 1.0
+SAY_EVERY_S = 5.0
 RESTART_FIRST_S, RESTART_MOST_S = 0.2, 10.0
 HOPELESS = 3  # starts that ended before the model was loaded: a fourth would too
 STEADY_S = 30.0  # a process that lived this long was well: its successor is started at once
@@ -67,7 +68,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         try:
-            self._fleet.check_server()
+            self._await_server()
             while not self._stops:
                 self._tick()
         except (FleetRefused, ClipfleetError) as refused:
@@ -78,6 +79,20 @@ class Supervisor:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stops += 1
+
+    def _await_server(self) -> None:
+        """Wait for a Redis that is not there yet: who starts a fleet with one command starts its parts in no order."""
+        say_at = 0.0
+        while not self._stops:
+            try:
+                self._fleet.check_server()
+            except LOST as error:
+                if time.monotonic() >= say_at:
+                    say_at = time.monotonic() + SAY_EVERY_S
+                    log.warning("waiting for Redis: %s", error)
+                self._hear(TICK_S)
+            else:
+                return
 
     # The loop -----------------------------------------------------------------------------------------------------
 
