@@ -73,7 +73,9 @@ def absent_redis(redis_binary):
     server.close()
 
 
-def test_given_no_redis_when_started_then_it_waits_and_says_so_and_serves_when_there_is_one(absent_redis, keys, tmp_path):
+def test_given_no_redis_when_started_then_it_waits_and_says_so_and_serves_when_there_is_one(
+    absent_redis, keys, tmp_path
+):
     where = {"CLIPFLEET_REDIS_URL": absent_redis.url, "CLIPFLEET_QUEUE": keys.queue}
     process = start("worker", "--model", "none", cwd=tmp_path, **where)
     lines = iter(process.stderr.readline, "")
