@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from clipfleet.producer import AsyncClient, Cancelled, ModelFailed, QueueFull, Unavailable, requests
+from clipfleet.producer import AsyncClient, Cancelled, Expired, ModelFailed, QueueFull, Unavailable, requests
 from clipfleet.producer.core.inbox import Inbox
 from support.raw_worker import RawWorker, toy_vector
 from support.waiting import wait_until
@@ -56,6 +56,17 @@ def test_each_method_gives_its_result(run, worker, tmp_path):
         assert (await client.job(kept.id)).outputs == {"data": 3}
         with pytest.raises(TimeoutError):
             await client.job("never-was").result(0.05)
+
+    run(scenario)
+
+
+def test_a_request_with_a_key_ends_by_its_deadline_too(run, worker):
+    worker.hold.clear()
+
+    async def scenario(client):
+        with pytest.raises(Expired):
+            await client.submit("echo", {"data": 1}, reply="key", timeout=0.2)
+        worker.hold.set()
 
     run(scenario)
 
