@@ -102,7 +102,7 @@ def _open_store(config: WorkerConfig) -> Store | None:
         return None
     from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  (pymilvus is a second of import)
 
-    return Store(StoreConfig(config.milvus_uri, config.milvus_token))
+    return Store(StoreConfig(config.milvus_uri, config.milvus_token, config.milvus_ca_file))
 
 
 def _is_out_of_memory(error: Exception) -> bool:

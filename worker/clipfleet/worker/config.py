@@ -27,6 +27,7 @@ class WorkerConfig:
         model: ``demo``, a bundle directory or an open_clip name with its tag.
         milvus_uri: the store; None serves embeddings alone.
         milvus_token: for it.
+        milvus_ca_file: PEM file of the authorities that may sign its certificate; empty = those that gRPC knows.
         max_batch_size: most items of one model call.
         max_delay_ms: how long the oldest item may wait for company, counted from enqueue.
         capacity: most requests waiting and in flight on the whole queue.
@@ -56,6 +57,7 @@ class WorkerConfig:
     model: str = "demo"
     milvus_uri: str | None = field(default=None, repr=False)
     milvus_token: str = field(default="", repr=False)
+    milvus_ca_file: str = ""
     max_batch_size: int = 64
     max_delay_ms: float = 10.0
     capacity: int = limits.DEFAULT_CAPACITY
@@ -94,6 +96,10 @@ class WorkerConfig:
         _within("max_run_s", self.max_run_s, 0.1, 86_400)
         _within("grace_s", self.grace_s, 0, 3_600)
         _within("processes", 1 if self.processes is None else self.processes, 1, 256)
+        if self.milvus_uri and self.milvus_ca_file:
+            from clipfleet.store.types import check_ca_file  # noqa: PLC0415  (a package that few configurations need)
+
+            check_ca_file(self.milvus_uri, self.milvus_ca_file)
 
     @property
     def keys(self) -> QueueKeys:
