@@ -142,6 +142,7 @@ class Scene:
     def __exit__(self, *_: object) -> None:
         for worker in (*self.workers, *self.retired):
             worker.kill_all()
+            worker.close()
         for proxy in self.proxies:
             proxy.close()
         self.lite.stop()
