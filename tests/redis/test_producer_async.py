@@ -123,7 +123,7 @@ def test_cancelling_the_await_of_a_job_leaves_the_job_alone(run, worker):
 def test_map_takes_async_sources(run, worker, ordered):
     async def source():
         for number in range(500):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the loop takes a turn between any two
             yield requests.echo(number, tag=number)
 
     async def scenario(client):
