@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_FILE_BYTES",
     "PICTURE_SUFFIXES",
-    "clean_text",
     "open_regular",
     "printable",
     "read_picture",
@@ -34,13 +33,11 @@ PICTURE_SUFFIXES: Final = frozenset(
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
-def printable(name: str) -> str:
-    r"""A file name as valid text: bytes outside UTF-8 (which Python holds as lone surrogates) become ``\xNN``."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+def printable(text: str) -> str:
+    r"""A name, or text of somebody's file, as valid Unicode: bytes outside UTF-8 become ``\xNN``.
 
-
-def clean_text(text: str) -> str:
-    r"""Text from somebody's file as valid Unicode: bytes outside UTF-8, and lone surrogates, become escapes."""
+    Python holds such bytes as lone surrogates; other lone surrogates (JSON can spell them) become ``\uNNNN``.
+    """
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:

@@ -205,7 +205,7 @@ class _Run:
             self.report.indexed += 1
         else:
             self.report.failed[outcome.error.code] += 1
-        if outcome.whole:
+        if outcome.whole and outcome.path not in self.report.incomplete:
             self.report.incomplete.append(outcome.path)
         if self._on_outcome is not None:
             self._on_outcome(outcome)

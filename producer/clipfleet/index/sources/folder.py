@@ -63,6 +63,8 @@ class Glob:
         """
         self._pattern = pattern
         fixed, self._parts = _split(pattern)
+        if self._parts[-1] == "**":
+            self._parts.append("*")
         self._base = Path(fixed)
         if not self._base.is_dir():
             raise FileNotFoundError(pattern)

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any, Final
 
-from clipfleet.index.files import clean_text
+from clipfleet.index.files import printable
 
 __all__ = ["plain", "read_object"]
 
@@ -30,7 +30,7 @@ def read_object(text: str | bytes) -> dict[str, Any]:
         raise ValueError(f"no JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError("no JSON object")  # noqa: TRY004 - the caller's one kind of error
-    return {clean_text(key): plain(each) for key, each in value.items()}
+    return {printable(key): plain(each) for key, each in value.items()}
 
 
 def plain(value: object, depth: int = 1) -> Any:
@@ -51,9 +51,9 @@ def plain(value: object, depth: int = 1) -> Any:
         case float():
             return value if math.isfinite(value) else None
         case dict():
-            return {clean_text(str(key)): plain(each, depth + 1) for key, each in value.items()}
+            return {printable(str(key)): plain(each, depth + 1) for key, each in value.items()}
         case list() | tuple():
             return [plain(each, depth + 1) for each in value]
         case _:
             # What tables know beyond JSON: dates and times say isoformat(), decimals and the rest str().
-            return clean_text(str(value.isoformat() if hasattr(value, "isoformat") else value))
+            return printable(str(value.isoformat() if hasattr(value, "isoformat") else value))

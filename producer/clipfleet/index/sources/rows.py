@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clipfleet.index.files import clean_text, open_regular
+from clipfleet.index.files import open_regular, printable
 from clipfleet.index.sources.item import SourceError
 from clipfleet.index.sources.json_text import plain, read_object
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
@@ -122,7 +122,7 @@ class CsvRows:
                 header = []
         if not any(name.strip() for name in header):
             raise SourceError(f"{path}: has no header")
-        self.names = _distinct([clean_text(name.strip()) for name in header])
+        self.names = _distinct([printable(name.strip()) for name in header])
 
     def __iter__(self) -> Iterator[Row]:
         """The rows after the header; empty lines are none."""
@@ -242,7 +242,7 @@ class ParquetRows:
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise error_for(
                     ErrorCode.FETCH_FAILED,
-                    f"incomplete: no whole parquet: {clean_text(str(error))[:200]}",
+                    f"incomplete: no whole parquet: {printable(str(error))[:200]}",
                     retryable=False,
                 ) from None
 

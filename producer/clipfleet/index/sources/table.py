@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from clipfleet.index.files import clean_text, printable
+from clipfleet.index.files import printable
 from clipfleet.index.sources.item import Failure, Item, Skip, SourceError
 from clipfleet.index.sources.rows import ROW_READERS
 from clipfleet.index.sources.seen import Met
@@ -151,7 +151,7 @@ class _Pen:
         below = os.path.relpath(wanted, self._given)
         if below.startswith(os.pardir):
             below = os.path.relpath(real, self._root)
-        return Path(real), clean_text(Path(below).as_posix())
+        return Path(real), printable(Path(below).as_posix())
 
 
 def _pictures(names: Sequence[str], columns: Columns, label: str) -> tuple[str | None, str | None]:
@@ -198,7 +198,7 @@ def _address(value: object) -> str:
         raise error_for(ErrorCode.BAD_REQUEST, "an address must be absolute, such as https://example.com/a.jpg")
     if scheme[1].lower() not in ("http", "https"):
         raise error_for(ErrorCode.FETCH_FORBIDDEN, "only http and https are fetched")
-    if clean_text(url) != url:
+    if printable(url) != url:
         raise error_for(ErrorCode.BAD_REQUEST, "the address is not UTF-8")
     return url
 
@@ -207,7 +207,7 @@ def _id(value: object, column: str) -> str:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not text.strip():
         raise error_for(ErrorCode.BAD_REQUEST, f"column {column!r} holds no id, which is text or a whole number")
-    return clean_text(text.strip())
+    return printable(text.strip())
 
 
 def _reference(item: Item) -> bytes:
@@ -215,4 +215,4 @@ def _reference(item: Item) -> bytes:
 
 
 def _clean(value: object) -> object:
-    return clean_text(value) if isinstance(value, str) else value
+    return printable(value) if isinstance(value, str) else value

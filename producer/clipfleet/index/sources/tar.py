@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from clipfleet.index.files import MAX_FILE_BYTES, PICTURE_SUFFIXES, clean_text, printable
+from clipfleet.index.files import MAX_FILE_BYTES, PICTURE_SUFFIXES, printable
 from clipfleet.index.sources.item import Failure, Item, Skip
 from clipfleet.index.sources.json_text import read_object
 from clipfleet.index.sources.seen import Met
@@ -120,12 +120,15 @@ class _Shard:
     def _damaged(self, gap: Gap) -> Iterator[Event]:
         yield from self._flush()
         error = error_for(ErrorCode.FETCH_FAILED, f"damaged at byte {gap.offset:,}: no header", retryable=False)
-        yield Failure(f"{self._stem}@{gap.offset}", self._label, error)
+        yield Failure(f"{self._stem}@{gap.offset}", self._label, error, whole=True)
 
     def _member(self, member: Member) -> Iterator[Event]:
         if member.is_folder:
             return
-        name = member.name.strip("/").removeprefix("./")
+        if member.doubtful:
+            yield self._failure(member.name, member, _unread(member))
+            return
+        name = "/".join(part for part in member.name.split("/") if part not in {"", "."})
         path = PurePosixPath(name)
         suffix = path.suffix.lower()
         if path.name.startswith(".") or (suffix not in PICTURE_SUFFIXES and suffix not in _SIDES):
@@ -161,7 +164,7 @@ class _Shard:
             if suffix == ".json":
                 sample.metadata |= read_object(data)
             else:
-                text = clean_text(data.decode("utf-8", "surrogateescape").strip())
+                text = printable(data.decode("utf-8", "surrogateescape").strip())
                 name = "caption" if suffix == ".txt" else "cls"
                 sample.metadata.setdefault(name, int(text) if suffix == ".cls" and text.isdecimal() else text)
         except ValueError as error:
@@ -196,6 +199,10 @@ class _Shard:
         return Failure(f"{self._stem}/{key}", f"{self._label}/{member.name}", error)
 
 
+def _unread(member: Member) -> RequestFailed:
+    return error_for(ErrorCode.UNSUPPORTED_MEDIA, f"a member that is {member.kind} is not read")
+
+
 def _bad(message: str) -> RequestFailed:
     return error_for(ErrorCode.BAD_REQUEST, message)
 
@@ -220,7 +227,7 @@ def _most_bytes(name: str) -> int:
 def _unusable(member: Member, path: PurePosixPath) -> RequestFailed | None:
     """Why a member's content cannot be used; None when it can."""
     if member.kind:
-        return error_for(ErrorCode.UNSUPPORTED_MEDIA, f"a member that is {member.kind} is not read")
+        return _unread(member)
     if ".." in path.parts:
         # Nothing is ever opened by this name, but it would be stored as if something could.
         return _bad("a name with '..' leads out of its shard")

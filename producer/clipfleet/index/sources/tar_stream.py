@@ -11,10 +11,10 @@ import os
 import tarfile
 import zlib
 from dataclasses import dataclass
-from gzip import GzipFile
+from gzip import BadGzipFile, GzipFile
 from typing import TYPE_CHECKING, Final, Self
 
-from clipfleet.index.files import clean_text, open_regular
+from clipfleet.index.files import open_regular, printable
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Gap", "Member", "TarStream"]
 
 _BLOCK: Final = 512
-_ZEROS: Final = bytes(_BLOCK)
 _CHUNK: Final = 1 << 20
 # Long names and pax records; real ones have some hundred bytes.
 _MAX_EXTENSION: Final = 1 << 20
@@ -51,12 +50,14 @@ class Member:
         size: bytes of it that the archive holds.
         data: its content; None where it was not asked for or cannot be given.
         kind: why there can be no content: ``a link``, ``a device``, ``sparse``; empty for a regular file.
+        doubtful: whether the name may be another one, so that not even its suffix tells anything.
     """
 
     name: str
     size: int
     data: bytes | None = None
     kind: str = ""
+    doubtful: bool = False
 
     @property
     def is_folder(self) -> bool:
@@ -137,25 +138,26 @@ class TarStream:
 
     def _members(self) -> Iterator[Member | Gap]:
         ended_at: int | None = None
-        in_gap = False
+        in_gap = zeros = False
         while (block := self._block()) is not None:
             here = self._offset - _BLOCK
-            if block == _ZEROS:
-                ended_at = here if ended_at is None else ended_at
-            elif (header := _header(block, certain=here > 0)) is not None:
-                ended_at, after_gap, in_gap = None, in_gap, False
+            zeros = not block.strip(b"\0")
+            if (header := None if zeros else _header(block, certain=here > 0)) is not None:
+                after_gap, in_gap, ended_at = in_gap, False, None
                 if (member := self._member(header, after_gap=after_gap)) is not None:
                     yield member
-                continue
-            elif not here:
-                raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "not a tar: it does not begin with a header")
-            elif not in_gap and ended_at is None:
+            elif ended_at is not None:
+                if here - ended_at > _MAX_AFTER_END:
+                    return
+            elif zeros and not in_gap:
+                ended_at = here
+            elif not in_gap:
+                _check_damage(block, first=not here)
                 in_gap = True
                 self._extended.clear()
                 yield Gap(here)
-            if ended_at is not None and here - ended_at > _MAX_AFTER_END:
-                return
-        if ended_at is None:
+        # Zeros in a gap may be what a member's header was lost of; only the last ones are an end mark.
+        if ended_at is None and not zeros:
             raise _CutError("it ends without an end mark" if self._offset else "it is empty")
 
     def _member(self, header: tarfile.TarInfo, *, after_gap: bool) -> Member | None:
@@ -172,18 +174,18 @@ class TarStream:
             self._pass(header.size)
             return None
         extended, self._extended = self._extended, {}
-        name = clean_text(extended.get("GNU.sparse.name") or extended.get("path") or header.name)
-        kind = extended.get("bad") or _KINDS.get(header.type, "")
-        if after_gap and not extended and (len(os.fsencode(header.name)) >= 100 or "?" in name):
-            kind = "of a name that may be cut: the header before it is damaged"
+        name = printable(extended.get("GNU.sparse.name") or extended.get("path") or header.name)
+        if kind := extended.get("bad") or (after_gap and not extended and _may_be_cut(header.name)):
+            self._pass(header.size if header.type not in _KINDS else 0, name)
+            return Member(name, header.size, kind=str(kind), doubtful=True)
         if header.type in _KINDS:
-            return Member(name, 0, kind=kind)
+            return Member(name, 0, kind=_KINDS[header.type])
         digits = extended.get("size", str(header.size))
         if not digits.isdecimal():
             return Member(name, 0, kind="damaged: its size is no number")
         if header.type == tarfile.GNUTYPE_SPARSE:
             self._pass_sparse_map(header)
-        return self._content(name, min(int(digits[:20]), 1 << 62), kind or _special(header, extended))
+        return self._content(name, min(int(digits[:20]), 1 << 62), _special(header, extended))
 
     def _content(self, name: str, size: int, kind: str) -> Member:
         if kind or size > self._wanted(name):
@@ -213,28 +215,24 @@ class TarStream:
             more = bool(self._take(_BLOCK, header.name)[504])
 
     def _block(self) -> bytes | None:
-        """The next block; None at the end. Less than a block is the end as well, if the end mark was there."""
+        """The next block, whose last may be less than one; None at the end."""
         block = self._read(_BLOCK)
         if not block:
             return None
-        if len(block) < _BLOCK:
-            if block.strip(b"\0"):
-                raise _CutError("it ends in the middle of a header")
-            block = _ZEROS
         self._offset += _BLOCK
         return block
 
     def _take(self, size: int, name: str) -> bytes:
         data = self._read(size)
         if len(data) < size:
-            raise _CutError(f"it ends in the middle of {clean_text(name)}")
+            raise _CutError(f"it ends in the middle of {printable(name)}")
         self._offset += size
         self._pass(-size % _BLOCK, name, padding=True)
         return data
 
     def _pass(self, size: int, name: str = "a header", *, padding: bool = False) -> None:
         whole = size if padding else size + -size % _BLOCK
-        cut = _CutError(f"it ends in the middle of {clean_text(name)}")
+        cut = _CutError(f"it ends in the middle of {printable(name)}")
         if self._size is not None:
             if self._offset + size > self._size and not padding:
                 raise cut
@@ -256,10 +254,25 @@ class TarStream:
             return self._file.read(size)
         except EOFError:
             raise _CutError("the gzip data end too early") from None
-        except zlib.error:
+        except (zlib.error, BadGzipFile):
             raise _CutError("the gzip data are damaged") from None
         except OSError as error:
             raise _CutError(f"it cannot be read on: {error.strerror or error}") from None
+
+
+def _may_be_cut(name: str) -> str:
+    """After a damaged header, which may have held the whole name; empty when this one is whole in any case."""
+    # Long names are cut to the field's 100 bytes, and pax writers put ? for what is not ASCII.
+    cut = len(name.encode("utf-8", "surrogateescape")) >= 100 or "?" in name
+    return "of a name that may be cut: the header before it is damaged" if cut else ""
+
+
+def _check_damage(block: bytes, *, first: bool) -> None:
+    """Whether a block that is no header may be a damaged one."""
+    if len(block) < _BLOCK:
+        raise _CutError("it ends in the middle of a header")
+    if first and block[257:262] != b"ustar":
+        raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "not a tar: it does not begin with a header")
 
 
 def _special(header: tarfile.TarInfo, extended: dict[str, str]) -> str:
@@ -293,7 +306,7 @@ def _pax_records(data: bytes) -> dict[str, str]:
         length = int(data[at:blank])
         record = data[blank + 1 : at + length]
         key, equals, value = record.removesuffix(b"\n").partition(b"=")
-        if length <= blank - at or not equals or not record.endswith(b"\n"):
+        if not blank - at < length <= end - at or not equals or not record.endswith(b"\n"):
             raise ValueError
         records[key.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
         at += length
