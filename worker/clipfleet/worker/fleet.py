@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from clipfleet.schemas.errors import ClipfleetError
 from clipfleet.schemas.keys import NAME
 from clipfleet.schemas.limits import HANDBACK_CONSUMER
 from clipfleet.schemas.scripts import load
+from clipfleet.worker.connection import LOST
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.stream import QueueStream, is_out_of_memory
 from clipfleet.worker.wire import Wire
@@ -60,12 +62,17 @@ class Fleet:
 
         Raises:
             LOST: it cannot be asked now.
-            FleetRefused: too old, it evicts keys when it is full, or it does not let us in.
+            FleetRefused: too old, it evicts keys when it is full, it does not let us in, or its certificate is not one
+                that we trust: waiting would only hide that.
         """
         try:
             info = self._info()
         except (AuthenticationError, AuthorizationError, ResponseError) as error:
             raise FleetRefused(f"Redis refuses this worker: {error}") from error
+        except LOST as error:
+            if isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
+                raise FleetRefused(f"Redis is not trusted: {error}") from error
+            raise
         release = info.get("redis_version", "0")
         if tuple(int(part) for part in release.split(".")[:2]) < OLDEST_SERVER:
             raise FleetRefused(f"Redis {release} is too old: 6.2 or newer (or Valkey) is needed")
