@@ -72,6 +72,7 @@ def test_given_a_pattern_when_indexed_then_what_matches_is(cli, fleet, here):
         (["nothing.tar"], "nothing.tar: no such file or folder"),
         (["shards/*.tgz"], "shards/*.tgz: no such file or folder"),
         (["{0..9999999}"], "at most 1,000,000"),
+        (["images", "--id-column", "x"], "are for tables"),
     ],
 )
 def test_given_a_source_that_cannot_be_used_so_when_indexed_then_wrong_usage_and_what_is_there(cli, here, args, said):
@@ -88,3 +89,14 @@ def test_given_a_source_of_which_nothing_could_be_indexed_then_it_is_never_a_suc
     assert "page.tar: unsupported_media: not a tar" in done.err
     assert "0 of 1 pictures indexed" in done.out
     assert cli("index", "empty.csv", **fleet).code == 1
+
+
+def test_given_names_that_a_terminal_would_obey_when_indexed_then_they_are_shown_as_text(cli, fleet, here):
+    (here / "t.csv").write_text("url\x1b[2J,a\nhttps://e.com/1.jpg,\n")
+    done = cli("index", "t.csv", "--url-column", "url\x1b[2J", **fleet)
+    assert done.code == 0
+    assert r"addresses in column 'url\x1b[2J'" in done.err
+    (here / "\x1b[1mbold.png").symlink_to("nothing")
+    done = cli("index", "*bold.png", **fleet)
+    assert r"\x1b[1mbold.png: fetch_failed" in done.err
+    assert "\x1b" not in done.err

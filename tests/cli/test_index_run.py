@@ -94,3 +94,32 @@ def test_given_other_files_in_a_folder_when_indexed_then_they_are_counted(folder
         (folder / name).touch()
     report = index_sources(Client(lambda _number, _request: None), [folder, folder / ".." / folder.name])
     assert (report.indexed, report.found, report.skipped) == (40, 40, 2)
+
+
+def test_given_workers_that_fetch_nothing_when_addresses_are_indexed_then_it_stops_and_says_why(tmp_path):
+    (tmp_path / "t.csv").write_text("url\n" + "".join(f"https://e.com/{row}.jpg\n" for row in range(100)))
+    report = index_sources(Client(lambda *_: ErrorCode.FETCH_FORBIDDEN), [tmp_path / "t.csv"], max_in_flight=8)
+    assert (report.indexed, report.found) == (0, 8)
+    assert "fetch_forbidden" in report.stopped
+    once_in_a_while = Client(lambda number, _: ErrorCode.FETCH_FORBIDDEN if number > 1 else None)
+    report = index_sources(once_in_a_while, [tmp_path / "t.csv"], max_in_flight=8)
+    assert (report.found, report.stopped) == (100, "")
+
+
+def test_given_more_bad_rows_than_may_wait_when_indexed_then_they_are_told_before_the_answer_comes(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("clipfleet.index.run._MOST_WAITING", 10)
+    (tmp_path / "t.csv").write_text("url\nhttps://e.com/1.jpg\n" + "no address\n" * 50)
+    outcomes, seen_at_answer = [], []
+
+    class Slow(Client):
+        def map(self, requests, *, max_in_flight):
+            sent = list(requests)
+            seen_at_answer.append(len(outcomes))
+            yield from (Result("x", ok=True) for _ in sent)
+
+    report = index_sources(Slow(None), [tmp_path / "t.csv"], on_outcome=outcomes.append)
+    assert (report.indexed, report.failed) == (1, {ErrorCode.BAD_REQUEST: 50})
+    assert seen_at_answer == [40]
+    assert outcomes[40].error is None

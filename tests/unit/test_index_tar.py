@@ -186,6 +186,21 @@ def test_given_one_key_twice_when_read_then_another_picture_fails_and_the_same_i
     assert skipped(events, Skip.DUPLICATE) == 1
 
 
+def test_given_one_picture_with_the_same_metadata_over_and_over_when_read_then_only_the_first_are_held(shard):
+    events = shard(tar(*(member("a.json", b'{"x%d": 1}' % number) for number in range(50)), member("a.jpg")))
+    (item,) = [event for event in events if isinstance(event, Item)]
+    assert set(item.metadata) == {"path", "name", "x0"}
+    assert failures(events) == [("s/a", "bad_request")] * 49
+
+
+def test_given_a_name_of_a_megabyte_when_read_then_its_member_fails_and_no_message_is_as_long(shard):
+    for length in (5_000, 2_000_000):
+        events = shard(tar(member("n" * length + ".jpg"), member("a.jpg")))
+        assert items(events) == {"s/a": JPG}
+        assert [code for _, code in failures(events)] == ["unsupported_media"]
+        assert max(len(str(event)) for event in events) < 1_000
+
+
 def test_given_sparse_members_when_read_then_they_fail_and_the_next_is_found(shard):
     header = bytearray(member("old.jpg", bytes(512), type=tarfile.GNUTYPE_SPARSE)[0].tobuf(tarfile.GNU_FORMAT))
     header[482], header[483:495] = 1, b"77777777777\0"  # one more block of the map follows; 8 GiB unpacked

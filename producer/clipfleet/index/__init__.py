@@ -9,11 +9,22 @@ from __future__ import annotations
 
 from clipfleet.index.files import PICTURE_SUFFIXES, printable, read_picture
 from clipfleet.index.run import Outcome, Report, index_sources
-from clipfleet.index.sources import Columns, Failure, Item, Skip, Source, SourceError, count_all, open_sources
+from clipfleet.index.sources import (
+    TABLE_SUFFIXES,
+    Columns,
+    Failure,
+    Item,
+    Skip,
+    Source,
+    SourceError,
+    count_all,
+    open_sources,
+)
 from clipfleet.index.walk import Found, walk
 
 __all__ = [
     "PICTURE_SUFFIXES",
+    "TABLE_SUFFIXES",
     "Columns",
     "Failure",
     "Found",

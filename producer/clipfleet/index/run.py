@@ -93,7 +93,7 @@ def index_sources(
 
     Nothing is listed into memory; a full queue is waited for; one bad picture never stops the others. When
     ``max_in_flight`` pictures in a row fail because nobody is there (no worker, no Redis, no store) the run is
-    ``stopped``: a million more would fail alike.
+    ``stopped``: a million more would fail alike. So it is when workers forbid each of the first addresses.
 
     Args:
         client: of the fleet; make it with ``lane="bulk"`` so that live queries go first, and ``wait_for_worker=True``
@@ -185,13 +185,17 @@ class _Run:
 
     def answered(self, error: RequestFailed | None) -> None:
         """The next answer."""
-        gone = error is not None and error.code in _FLEET_GONE
+        gone = error is not None and (error.code in _FLEET_GONE or self._refuses_all(error))
         self._unanswered = self._unanswered + 1 if gone else 0
         if self._unanswered >= self._patience and not self.report.stopped:
             self.report.stopped = f"the last {self._unanswered} pictures were not answered: {error}"
         self._tell(replace(self._order.popleft(), error=error))
         while self._order and self._order[0].error is not None:
             self._tell(self._order.popleft())
+
+    def _refuses_all(self, error: RequestFailed) -> bool:
+        """Whether no worker may fetch addresses at all, as it seems from the start."""
+        return error.code is ErrorCode.FETCH_FORBIDDEN and not self.report.indexed
 
     def _failed(self, failure: Outcome) -> None:
         """Tell at once what nothing comes before; else it waits for its turn, so that outcomes keep their order."""

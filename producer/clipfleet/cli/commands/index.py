@@ -94,9 +94,11 @@ def index(  # noqa: PLR0913  each parameter is a flag
     indexing again replaces and never doubles. Hidden files are passed over; links are followed. What cannot be read or
     decoded is reported, and the rest goes on (exit code 3).
     """
-    from clipfleet.index import Columns, SourceError, open_sources  # noqa: PLC0415
+    from clipfleet.index import TABLE_SUFFIXES, Columns, SourceError, open_sources  # noqa: PLC0415
 
     columns = Columns(url_column, path_column, id_column, path_root)
+    if columns != Columns() and not any(source.lower().endswith(TABLE_SUFFIXES) for source in sources):
+        raise usage("columns and --path-root are for tables, and none of the sources is one")
     try:
         opened = open_sources(sources, columns)
     except FileNotFoundError as error:
@@ -132,7 +134,7 @@ def run_index(
 
     opened = [each for source in sources for each in (open_sources([source]) if isinstance(source, Path) else [source])]
     for source in filter(None, (each.about for each in opened)):
-        run.out.note(source)
+        run.out.note(_visible(source))
     _check_worker(settings)
     tally = Tally(run.out)
     guard = RowGuard(settings, collection) if settings.milvus_is_lite else None
@@ -202,7 +204,7 @@ class _Sink:
         if self._out.json_lines:
             self._out.json(line)
         elif self.failed <= _SHOWN_FAILURES:
-            self._out.note(f"{outcome.path}: {error.code}: {error.message}")
+            self._out.note(_visible(f"{outcome.path}: {error.code}: {error.message}"))
 
     def end(self) -> None:
         """Say where the failures are that were not shown."""
@@ -210,6 +212,11 @@ class _Sink:
         if more > 0 and not self._out.json_lines:
             where = "--failures FILE lists them all" if self._file is None else f"{self._file.name} lists them all"
             self._out.note(f"and {more} more; {where}")
+
+
+def _visible(text: str) -> str:
+    r"""Text that names something of others, whose control characters a terminal would obey: those become ``\xNN``."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _summary(run: Run, report: Report, collection: str) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 __all__ = [
+    "TABLE_SUFFIXES",
     "Columns",
     "Event",
     "Failure",

@@ -85,13 +85,13 @@ class _Sample:
         key: their names without the suffix.
         picture: the picture among them.
         metadata: what the others say of it.
-        sides: those others' names.
+        sides: those others' suffixes.
     """
 
     key: str
     picture: Member | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    sides: list[str] = field(default_factory=list)
+    sides: set[str] = field(default_factory=set)
 
 
 class _Shard:
@@ -153,7 +153,10 @@ class _Shard:
     def _side(self, member: Member, suffix: str) -> Iterator[Event]:
         """Take what a member says of its picture. Where it is broken that costs the picture nothing."""
         sample = self._sample
-        sample.sides.append(member.name)
+        if suffix in sample.sides:
+            yield self._failure(sample.key, member, _bad(f"its picture has another {suffix} already"))
+            return
+        sample.sides.add(suffix)
         if sample.picture is None and f"{self._stem}/{sample.key}" in self._seen:
             yield self._failure(
                 sample.key, member, _bad("it does not stand next to its picture, which went without it")

@@ -28,6 +28,8 @@ _BLOCK: Final = 512
 _CHUNK: Final = 1 << 20
 # Long names and pax records; real ones have some hundred bytes.
 _MAX_EXTENSION: Final = 1 << 20
+# As long as a path can be; an id is shorter still, and names are part of messages.
+_MAX_NAME: Final = 4096
 # Padding after the end mark is at most a tape record, 10 KiB by default; a second archive may follow it.
 _MAX_AFTER_END: Final = 1 << 20
 _OTHER_PACKINGS: Final = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -175,6 +177,8 @@ class TarStream:
             return None
         extended, self._extended = self._extended, {}
         name = printable(extended.get("GNU.sparse.name") or extended.get("path") or header.name)
+        if len(name) > _MAX_NAME:
+            name, extended = f"{name[:100]}…", {"bad": "of a name beyond all measure"}
         if kind := extended.get("bad") or (after_gap and not extended and _may_be_cut(header.name)):
             self._pass(header.size if header.type not in _KINDS else 0, name)
             return Member(name, header.size, kind=str(kind), doubtful=True)
