@@ -118,12 +118,11 @@ class Fleet:
         """Lengthen leases; returns the stream ids that are the consumer's no longer."""
         return self._stream(consumer).renew(held)
 
-    def release(self, consumer: str, held: Mapping[str, Mapping[str, int]], *, unrun: bool) -> None:
-        """Give back what a dead process held and remove its name."""
+    def release(self, consumer: str, held: Mapping[str, Mapping[str, int]]) -> None:
+        """Give back what a dead process held, delivery counts as they are, and remove its name."""
         stream = self._stream(consumer)
         for lane, entries in held.items():
-            counts = [(stream_id, count - 1 if unrun else count) for stream_id, count in entries.items()]
-            stream.hand_back(lane, counts, idle_ms=self._config.lease_ms)
+            stream.hand_back(lane, entries.items(), idle_ms=self._config.lease_ms)
         stream.leave(consumer)
         self._settled.pop(consumer, None)
         self._rates.pop(consumer, None)

@@ -206,7 +206,7 @@ class Intake:
             return Outcome(entry, error_for(ErrorCode.CANCELLED, request_id=entry.id))
         if self._context.clock.now_ms() >= entry.deadline_ms:
             # What was parked for an absent store did not simply come too late.
-            stored = self._engine.store_troubled and entry.request is not None and _uses_store(entry)
+            stored = self._engine.store_troubled and _uses_store(entry)
             return Outcome(entry, error_for(ErrorCode.STORE_FAILED if stored else ErrorCode.EXPIRED))
         return None
 

@@ -170,25 +170,25 @@ class Supervisor:
             self._selector.unregister(child.channel)
             child.close()
             del self._children[slot]
-            self._bury(child, unrun=False)
+            self._bury(child)
             if child.failure or code == CANNOT_START:
                 raise FleetRefused(child.failure or "a worker process could not start")
             steady = time.monotonic() - child.started_at > STEADY_S
             self._crashes[slot] = 0 if steady else self._crashes[slot] + 1
             if not child.facts and self._crashes[slot] >= HOPELESS:
                 raise FleetRefused(f"a worker process ended {HOPELESS} times before it was ready; its output says why")
-            delay = min(RESTART_MOST_S, RESTART_FIRST_S * 2.0 ** max(0, self._crashes[slot] - 1))
-            self._restart_at[slot] = time.monotonic() + (0.0 if steady else delay)
+            delay = 0.0 if steady else min(RESTART_MOST_S, RESTART_FIRST_S * 2.0 ** (self._crashes[slot] - 1))
+            self._restart_at[slot] = time.monotonic() + delay
             log.error("worker %s ended with %d; next one in %.1f s", child.name, code, delay)
 
-    def _bury(self, child: Child, *, unrun: bool) -> None:
+    def _bury(self, child: Child) -> None:
         """Take a dead process's entries and its name out of the group.
 
         They may be run elsewhere at once, instead of when their leases end. Their delivery counts stay: one of them
         may be what killed it.
         """
         try:
-            self._fleet.release(child.name, child.held, unrun=unrun)
+            self._fleet.release(child.name, child.held)
         except REFUSED as error:
             log.warning("worker %s: its leases will run out by themselves: %s", child.name, error)
 
@@ -215,7 +215,7 @@ class Supervisor:
                 log.warning("worker %s did not stop in time; killed", child.name)
                 child.kill()
             child.close()
-            self._bury(child, unrun=False)
+            self._bury(child)
         self._fleet.close()
         self._selector.close()
 
