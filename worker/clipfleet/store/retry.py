@@ -47,6 +47,8 @@ _UNTRUSTED = (
     "the certificate of Milvus is not trusted: name its CA by MILVUS_CA_FILE, and Milvus as its certificate does"
 )
 _GRPC_INVALID = frozenset({"INVALID_ARGUMENT", "UNIMPLEMENTED", "OUT_OF_RANGE", "FAILED_PRECONDITION"})
+# A server that refuses a new connection's token is called unavailable by pymilvus; only the cause knows better.
+_CONNECT_FAILED = 2
 _GRPC_DENIED = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED"})
 _DENIED_CODES = frozenset({1400, 1401, 1402})
 
@@ -77,7 +79,7 @@ class StoreUnavailable(ClipfleetError):
         self.retry_in_s = retry_in_s
 
 
-def _grpc_code(error: BaseException) -> str:
+def _grpc_code(error: BaseException | None) -> str:
     # `.code` is a method on grpc.RpcError, an int on MilvusException, and a grpc.StatusCode on the MilvusException
     # that pymilvus raises when its own retries ran out.
     code = getattr(error, "code", None)
@@ -118,6 +120,8 @@ def classify(error: BaseException) -> Verdict:
     if name:
         return _classify_grpc(name, error)
     code = getattr(error, "code", None)
+    if code == _CONNECT_FAILED and _grpc_code(error.__cause__) in _GRPC_DENIED:
+        return Verdict.DENIED
     if isinstance(code, int) and code in _BY_CODE:
         return _BY_CODE[code]
     if type(error).__name__ in {"DataNotMatchException", "ParamError", "DataTypeNotMatchException"}:
