@@ -204,7 +204,7 @@ def test_given_a_name_of_a_megabyte_when_read_then_its_member_fails_and_no_messa
 def test_given_sparse_members_when_read_then_they_fail_and_the_next_is_found(shard):
     header = bytearray(member("old.jpg", bytes(512), type=tarfile.GNUTYPE_SPARSE)[0].tobuf(tarfile.GNU_FORMAT))
     header[482], header[483:495] = 1, b"77777777777\0"  # one more block of the map follows; 8 GiB unpacked
-    old = seal(header) + bytes(504) + b"\1" + bytes(7) + bytes(512) + JPG.ljust(512, b"\0")
+    old = seal(header) + bytes(504) + b"\1" + bytes(7) + b"x" * 504 + bytes(8) + JPG.ljust(512, b"\0")
     pax = tar(member("new.jpg", pax_headers={"GNU.sparse.major": "1", "GNU.sparse.name": "n.jpg"}), form=FORMATS["pax"])
     events = shard(old + pax + tar(member("a.jpg")))
     assert set(items(events)) == {"s/a"}
@@ -268,6 +268,9 @@ def test_given_two_archives_in_one_file_and_garbage_after_the_end_when_read_then
     events = shard(tar(member("a.jpg")) + tar(member("b.jpg")) + os.urandom(5_000))
     assert items(events) == {"s/a": JPG, "s/b": JPG}
     assert not failures(events)
+    # What comes a megabyte after the end is not looked for: of a packed shard that would have no end.
+    far = shard(gzip.compress(tar(member("a.jpg")) + bytes(2_000_000) + tar(member("b.jpg"))))
+    assert (items(far), failures(far)) == ({"s/a": JPG}, [])
 
 
 @pytest.mark.parametrize(
