@@ -144,7 +144,7 @@ class TarStream:
         while (block := self._block()) is not None:
             here = self._offset - _BLOCK
             zeros = not block.strip(b"\0")
-            if (header := None if zeros else _header(block, certain=here > 0)) is not None:
+            if (header := None if zeros else _header(block)) is not None:
                 after_gap, in_gap, ended_at = in_gap, False, None
                 if (member := self._member(header, after_gap=after_gap)) is not None:
                     yield member
@@ -286,10 +286,7 @@ def _special(header: tarfile.TarInfo, extended: dict[str, str]) -> str:
     return "" if header.type in tarfile.REGULAR_TYPES else "of a kind that is not known"
 
 
-def _header(block: bytes, *, certain: bool) -> tarfile.TarInfo | None:
-    # The format before ustar has no mark of its own: such a header is believed only where one must be.
-    if certain and block[257:262] != b"ustar" and block[148:156].strip(b"\0 0123456789"):
-        return None
+def _header(block: bytes) -> tarfile.TarInfo | None:
     try:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except (tarfile.HeaderError, ValueError):
