@@ -1,4 +1,4 @@
-"""A service's side, against a running fleet (`clipfleet up`). Run: python examples/producer.py"""
+"""A service's side, against a running fleet (`clipfleet up --port 6379`). Run: python examples/producer.py"""
 
 import sys
 from pathlib import Path

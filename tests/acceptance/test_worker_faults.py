@@ -112,10 +112,10 @@ def test_one_raising_item_fails_alone(
 def test_out_of_memory_halves_the_batch(
     redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    # Given a device that has room for 16 of these but not for 64
-    worker = start_worker(hooks="support.hooks:Murderous", max_delay_ms=50)
+    # Given a device that has room for 16 of these but not for 64, which are there before it: so they are one batch
     requests = texts(64, "oom")
     admit(redis_client, keys, requests)
+    worker = start_worker(hooks="support.hooks:Murderous", max_delay_ms=50)
     answered_once(redis_client, keys, [one.id for one in requests])
     assert all(decode_result(redis_client.lindex(keys.result(one.id), 0)).ok for one in requests)
     # and it is remembered

@@ -142,6 +142,7 @@ class Scene:
     def __exit__(self, *_: object) -> None:
         for worker in (*self.workers, *self.retired):
             worker.kill_all()
+            worker.close()
         for proxy in self.proxies:
             proxy.close()
         self.lite.stop()
@@ -158,7 +159,7 @@ class Scene:
         self.retired.append(worker)
 
     def look_after(self) -> None:
-        """Start anew what has ended, as a service manager does: a worker gives up if Redis is away when it starts."""
+        """Start anew what has ended, as a service manager does."""
         for worker in list(self.workers):
             if worker.process.poll() is not None:
                 self.replace(worker)

@@ -51,7 +51,7 @@ def test_a_thousand_clients_leave_no_thread_descriptor_or_key(
             if number == 10:  # whatever is made once is made by now
                 before = owned()
         assert owned() <= before
-    assert len(redis_client.client_list()) <= 2
+    wait_until(lambda: len(redis_client.client_list()) <= 2, 10, "no connection left")
 
 
 def live_once(config: WorkerConfig, number: int, redis_client: redis.Redis) -> None:
@@ -97,7 +97,7 @@ def test_restarts_leave_no_consumer_key_process_or_connection(
     redis_client: redis.Redis, redis_server: RedisServer, keys: QueueKeys
 ) -> None:
     """Half of them by SIGTERM, half by SIGKILL of the worker process; 1,000 with ``make chaos``."""
-    connections = len(redis_client.client_list())
+    connections = len(redis_client.client_list())  # some of the last test's may still be on their way out
     for number in range(RESTARTS):
         worker = WorkerProcess(redis_server.url, keys, model="none", lease_ms=LEASE_MS)
         with worker:
@@ -109,7 +109,7 @@ def test_restarts_leave_no_consumer_key_process_or_connection(
             family = worker.group()
         assert not [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
         at_rest(redis_client, keys)
-    wait_until(lambda: len(redis_client.client_list()) == connections, 10, "no connection left")
+    wait_until(lambda: len(redis_client.client_list()) <= connections, 10, "no connection left")
     # what stays are the lanes, the fleet and the names of workers that stopped beating at most a day ago
     left = {key.decode().rsplit(":", 1)[-1] for key in redis_client.scan_iter() if redis_client.pttl(key) == -1}
     assert left <= {"interactive", "bulk", "fleet", "workers"}
@@ -162,4 +162,4 @@ def test_a_name_whose_machine_died_is_struck_off_by_another(
     # whose work is done first
     with WorkerProcess(redis_server.url, keys, model="none", lease_ms=LEASE_MS):
         assert all(result.ok for result in answers(redis_client, keys, echoes(1, "held")).values())
-    gone._client.close()
+    gone.close()

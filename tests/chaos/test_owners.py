@@ -117,7 +117,7 @@ def test_a_call_of_three_leases_is_not_reclaimed_while_its_worker_lives(
     writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)  # an error if nobody stands in the call any more
     assert all(result.ok for result in answers(redis_client, keys, requests).values())
     os.close(writer)
-    wait_until(lambda: [int(one["settled"]) for one in busy.presence()] == [8], 20, "its own answers")
+    wait_until(lambda: [one.get("settled") for one in busy.presence()] == ["8"], 20, "its own answers")
     at_rest(redis_client, keys, [busy, idle])
 
 
@@ -131,11 +131,11 @@ def test_what_a_hung_call_held_is_run_alone_afterwards(
     admit(redis_client, keys, requests)
     worker.reached("call")
     hung, (old,) = worker.child().pid, owners(redis_client, keys)
-    began = time.monotonic()
+    began = (worker.barrier / f"call.{hung}").stat().st_mtime
     assert set(pending(redis_client, keys).values()) == {(old, 1)}
     # When it is older than max_run_s its process is killed, and not before
     wait_until(lambda: not psutil.pid_exists(hung), 20, "the hung process killed")
-    assert time.monotonic() - began >= 1
+    assert time.time() - began >= 1
     # Then its successor gets them one at a time, each delivered for the second time
     worker.reached("call", count=2)
     assert sorted(count for _, count in pending(redis_client, keys).values()) == [1, 1, 2]

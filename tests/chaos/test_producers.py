@@ -124,7 +124,7 @@ def test_cancelled_awaits_poison_no_connection(
             for number, task in enumerate(tasks):
                 if number % 2:
                     for _ in range(number % 7):
-                        await asyncio.sleep(0)
+                        await asyncio.sleep(0)  # one turn of the loop further on its way
                     task.cancel()
             # Then each of the others gets its own answer
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)

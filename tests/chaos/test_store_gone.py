@@ -131,7 +131,6 @@ def test_a_milvus_that_limits_rates_is_asked_more_gently_and_nothing_is_lost(
     (worker.barrier / "limit").unlink()
     assert all(result.ok for result in answers(redis_client, keys, asked).values())
     assert rows_in(lite, collection, [one.id for one in asked]) == [True] * 20
-    assert [int(one["items"]) for one in worker.presence()] >= [20]
     at_rest(redis_client, keys, [worker])
 
 

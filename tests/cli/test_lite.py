@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import typer
 
+from clipfleet.cli.app import app
 from clipfleet.cli.lite import RowGuard
 from clipfleet.cli.local.endpoints import Endpoints
 from clipfleet.cli.settings import Flags, load
-from clipfleet.store.lite import LITE_ROW_LIMIT
+from clipfleet.store.lite import LITE_ROW_LIMIT, LiteError, check_lite_version
 
 
 @pytest.fixture
@@ -35,7 +38,18 @@ def test_given_a_full_collection_when_indexed_then_it_stops_and_names_the_server
     assert guard(999) == ""
     reason = guard(1_000)
     assert "100,0" in reason
-    assert "--milvus-uri" in reason
+    assert "Milvus server" in reason
+
+
+def test_given_the_advice_when_followed_then_the_command_in_it_exists(guard, monkeypatch):
+    guard.rows = LITE_ROW_LIMIT
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "2.5.1")
+    with pytest.raises(LiteError) as refused:
+        check_lite_version()
+    for text in (guard(1_000), str(refused.value)):
+        name, flag, uri = re.search(r"\(clipfleet (\w+) (--\S+) (\S+)\)", text).groups()
+        command = typer.main.get_command(app).commands[name]
+        assert command.make_context(name, [flag, uri]).params["milvus_uri"] == uri
 
 
 def test_given_new_rows_when_indexed_then_it_stops_within_a_thousand_of_the_limit(guard):

@@ -60,6 +60,13 @@ def test_given_one_too_large_when_admitted_with_others_then_only_it_is_refused(q
     assert (queue.lengths(), queue.bytes_held()) == ((2, 0), 20)
 
 
+@pytest.mark.parametrize("limits", [{"max_request_bytes": 1_000, "max_queue_bytes": 100}, {"max_queue_bytes": 100}])
+def test_given_one_that_even_an_empty_queue_cannot_hold_when_admitted_then_it_is_too_large(queue, limits):
+    queue.limits(**limits)
+    answer = queue.admit(60, 101, 40)
+    assert (answer.accepted, answer.answers[1]) == (2, "too_large"), "queue_full would be said of it for ever"
+
+
 def test_given_one_malformed_when_admitted_with_others_then_only_it_is_refused(queue):
     answer = queue.admit_raw("interactive", "a1", 5_000, b"m", "a b", 5_000, b"m", "a2", 5_000, b"m")
     assert (answer.accepted, answer.answers[1]) == (2, "bad_request")
@@ -280,7 +287,7 @@ def test_given_any_calls_when_admitted_then_it_is_as_the_rules_say(
         expected, full = [], False
         for size in sizes:
             total = sum(lengths.values())
-            if not full and size > largest:
+            if not full and size > min(largest, most):
                 expected.append("too_large")
                 continue
             over = total >= capacity or (lane == "bulk" and lengths["bulk"] >= bulk_capacity) or held + size > most

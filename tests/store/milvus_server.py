@@ -129,8 +129,12 @@ class MilvusServer:
         (self.root / "configs" / "milvus.yaml").write_text(_PLACEHOLDER.sub(fill, template))
         shutil.copy(self._box / "glog.conf", self.root / "configs" / "glog.conf")
 
-    def start(self, timeout_s: float = 60.0) -> None:
+    def start(self, timeout_s: float = 60.0, **settings: str) -> None:
         """Start it and wait for its health page, which comes before it answers queries.
+
+        Args:
+            timeout_s: until then.
+            settings: of milvus.yaml, as Milvus reads them from its environment: ``COMMON_SECURITY_TLSMODE="1"``.
 
         Raises:
             RuntimeError: it exited or stayed silent; the message ends with its log.
@@ -140,6 +144,7 @@ class MilvusServer:
             "METRICS_PORT": str(self._metrics_port),
             "MILVUS_RUN_DIR": str(self.root / "run"),
             "LD_LIBRARY_PATH": str(self._box / "bin"),
+            **settings,
         }
         with (self.root / "stdout.log").open("ab") as log:
             self._process = subprocess.Popen(

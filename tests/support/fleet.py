@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,6 +150,7 @@ class WorkerProcess:
             return self.start()
         except BaseException:
             self.kill_all()
+            self.close()
             raise
 
     def __exit__(self, *_: object) -> None:
@@ -157,7 +159,14 @@ class WorkerProcess:
                 self.terminate()
         finally:
             self.kill_all()
-            self._client.close()
+            # pytest shows it with a test that fails.
+            print(self.log[-20_000:])
+            self.close()
+
+    def close(self) -> None:
+        """Remove its folder, once it is gone."""
+        shutil.rmtree(self.barrier)
+        self._client.close()
 
 
 def admit(

@@ -37,7 +37,7 @@ class Barrier(Hooks):
         if (self._directory / f"hold-{name}").exists() and not (self._directory / f"release-{name}").exists():
             (self._directory / f"{name}.{os.getpid()}").touch()
             while not (self._directory / f"release-{name}").exists():
-                time.sleep(POLL_S)
+                time.sleep(POLL_S)  # the other process can only make files
         if (self._directory / f"fail-{name}").exists():
             raise RuntimeError(f"told to fail at {name}")
 

@@ -26,7 +26,7 @@ def main(url: str, queue: str, share: str, count: int) -> None:
                     return len(client.embed_text(f"{share} asks for {number}").vector)
                 except QueueFull as full:
                     refused.append(full.retry_after)
-                    time.sleep(min(full.retry_after, 0.2))
+                    time.sleep(min(full.retry_after, 0.2))  # as it was told to
 
         with ThreadPoolExecutor(THREADS) as pool:
             answered = sum(1 for dimension in pool.map(ask, range(count)) if dimension)

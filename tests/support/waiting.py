@@ -24,3 +24,13 @@ def wait_until(predicate: Callable[[], T], timeout: float = 10.0, description: s
             what = description or getattr(predicate, "__name__", "the condition")
             raise AssertionError(f"waited {timeout:g} s in vain for: {what} (last value {value!r})")
         time.sleep(POLL_S)
+
+
+def quickest(call: Callable[[], object], times: int = 3) -> float:
+    """Seconds that ``call`` takes when nothing else gets in its way: the least of several, on a busy machine too."""
+    took = []
+    for _ in range(times):
+        began = time.monotonic()
+        call()
+        took.append(time.monotonic() - began)
+    return min(took)

@@ -14,22 +14,14 @@ import zlib
 from pathlib import Path
 
 import pytest
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
 from clipfleet.operators import ImageLimits, decode_image, silence_pillow
 from clipfleet.operators._avif import read_avif
-from clipfleet.operators._budget import Budget
-from clipfleet.operators.image import _heavy
 from clipfleet.schemas.errors import RequestFailed
-from support.waiting import wait_until
+from support.pictures import save
 
 HERE = Path(__file__).resolve().parent
-
-
-def save(image, kind, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def code_of(data, limits=None, **options):
@@ -117,92 +109,6 @@ def test_given_an_avif_sequence_or_a_cut_one_then_the_frame_is_unknown():
     assert {read_avif(still[:cut]).frame for cut in range(len(still))} <= {None, 64 * 64}
 
 
-def test_given_a_budget_then_what_runs_at_once_never_exceeds_it_and_nothing_starves():
-    budget, running, most, done = Budget(), [], [], []
-    guard = threading.Lock()
-
-    def work(amount):
-        for _ in range(50):
-            with budget.hold(amount, 10):
-                with guard:
-                    running.append(min(amount, 10))
-                    most.append(sum(running))
-                with guard:
-                    running.remove(min(amount, 10))
-        done.append(amount)
-
-    threads = [threading.Thread(target=work, args=(amount,)) for amount in (3, 4, 5, 10, 99)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert sorted(done) == [3, 4, 5, 10, 99]
-    assert max(most) <= 10
-
-
-def test_given_two_large_pictures_on_two_threads_then_the_second_waits_and_a_small_one_does_not(monkeypatch):
-    """The first is held in the middle of its decode; nobody else may be in there but a small one."""
-    limits = ImageLimits(max_pixels=100_000, heavy_pixels=1_000)
-    large, small = save(Image.new("RGB", (300, 300)), "PNG"), save(Image.new("RGB", (20, 20)), "PNG")
-    inside, release, loaded = threading.Event(), threading.Event(), []
-    true_load, given_back = PngImagePlugin.PngImageFile.load, []
-
-    def held(image):
-        loaded.append(image.size)
-        if image.size == (300, 300):
-            inside.set()
-            assert release.wait(10)
-        return true_load(image)
-
-    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", held)
-    monkeypatch.setattr("clipfleet.operators.image.give_back", lambda: given_back.append(1))
-    threads = [threading.Thread(target=decode_image, args=(large, limits)) for _ in range(2)]
-    threads[0].start()
-    assert inside.wait(10)
-    threads[1].start()
-    wait_until(lambda: len(_heavy._waiting) == 1, description="the second waits for its share")
-    assert decode_image(small, limits).size == (20, 20)
-    assert loaded.count((300, 300)) == 1
-    assert not given_back
-    release.set()
-    for thread in threads:
-        thread.join(10)
-    assert loaded.count((300, 300)) >= 2
-    assert len(given_back) == 2
-
-
-def test_given_a_small_share_and_a_large_one_waiting_then_the_large_one_goes_before_a_later_small_one():
-    budget, order = Budget(), []
-    held, inside = threading.Event(), threading.Event()
-
-    def holder():
-        with budget.hold(1, 10):
-            inside.set()
-            held.wait(10)
-
-    def take(name, amount):
-        with budget.hold(amount, 10):
-            order.append(name)
-
-    def waiting(count):
-        with budget._changed:
-            return len(budget._waiting) == count
-
-    first = threading.Thread(target=holder)
-    first.start()
-    assert inside.wait(10)
-    large = threading.Thread(target=take, args=("large", 10))
-    large.start()
-    wait_until(lambda: waiting(1))
-    small = threading.Thread(target=take, args=("small", 1))
-    small.start()
-    wait_until(lambda: waiting(2))
-    held.set()
-    for thread in (first, large, small):
-        thread.join(10)
-    assert order == ["large", "small"]
-
-
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
@@ -253,18 +159,18 @@ def test_given_a_jpeg_of_thousands_of_scans_then_it_is_refused():
 
 def test_given_a_jpeg_header_of_a_million_segments_then_it_is_refused_at_once():
     jpeg = save(Image.new("RGB", (16, 16)), "JPEG")
-    start = time.monotonic()
+    start = time.process_time()
     for filler in (b"\xff\xfe\x00\x02" * 1_000_000, b"\xff" * 4_000_000, b"\xff\x01" * 2_000_000):
         assert code_of(jpeg[:2] + filler + jpeg[2:]) == "corrupt_image"
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_given_a_png_of_a_million_chunks_then_it_is_refused_at_once():
     png = save(Image.new("RGB", (16, 16)), "PNG")
     chunk = b"\x00\x00\x00\x00tEXt" + struct.pack(">I", zlib.crc32(b"tEXt"))
-    start = time.monotonic()
+    start = time.process_time()
     assert code_of(png[:33] + chunk * 1_000_000 + png[33:]) == "corrupt_image"
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 def tiff_with(*tags):

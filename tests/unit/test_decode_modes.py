@@ -2,64 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import struct
-import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageCms, TiffImagePlugin
+from PIL import Image, TiffImagePlugin
 
 from clipfleet.operators import decode_image
 from clipfleet.operators.colour import to_rgb
 from clipfleet.schemas.errors import RequestFailed
+from support.pictures import GREY, OPAQUE, RED, WHITE, close, pixel, png, save
 
-WHITE = (255, 255, 255)
-RED, GREY = (200, 40, 40), (120, 120, 120)
-
-
-def save(image, kind, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def pixel(image, at=(4, 4)):
-    return image.getpixel(at)
-
-
-def close(colour, expected, tolerance=2):
-    return np.abs(np.subtract(colour, expected)).max() <= tolerance
-
-
-def png(width, height, depth, colour, rows, *chunks):
-    """A PNG made by hand, for what Pillow does not write."""
-
-    def chunk(name, body):
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-    packed = zlib.compress(b"".join(b"\x00" + row for row in rows))
-    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    extra = b"".join(chunk(*pair) for pair in chunks)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + extra + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-
-
-OPAQUE = {
-    "1": (Image.new("1", (8, 8), 1), WHITE),
-    "L": (Image.new("L", (8, 8), 120), GREY),
-    "P": (Image.new("RGB", (8, 8), RED).quantize(4), RED),
-    "RGB": (Image.new("RGB", (8, 8), RED), RED),
-    "RGBX": (Image.new("RGBX", (8, 8), (*RED, 0)), RED),
-    "CMYK": (Image.new("CMYK", (8, 8), (0, 255, 255, 0)), (255, 0, 0)),
-    "YCbCr": (Image.new("RGB", (8, 8), RED).convert("YCbCr"), RED),
-    "LAB": (Image.new("RGB", (8, 8), RED).convert("LAB"), RED),
-    "HSV": (Image.new("RGB", (8, 8), RED).convert("HSV"), RED),
-    "I": (Image.new("I", (8, 8), 120), GREY),
-    "I;16": (Image.new("I;16", (8, 8), 120 * 257), GREY),
-    "I;16L": (Image.new("I;16L", (8, 8), 120 * 257), GREY),
-    "I;16B": (Image.new("I;16B", (8, 8), 120 * 257), GREY),
-    "F": (Image.new("F", (8, 8), 120 / 255), GREY),
-}
 HALF_RED = (228, 148, 148)  # half of RED, half of white
 CLEAR = {
     "LA": (Image.new("LA", (8, 8), (0, 128)), (127, 127, 127)),
@@ -318,76 +271,6 @@ def test_given_a_format_beside_the_list_then_it_is_unsupported_media(other):
     with pytest.raises(RequestFailed) as failure:
         decode_image(save(Image.new("RGB", (32, 32), RED), other))
     assert failure.value.code == "unsupported_media"
-
-
-# --- colour profiles
-
-
-def srgb():
-    return ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-
-
-def swapped():
-    """A valid RGB profile that is far from sRGB: its red and blue primaries change places."""
-    profile = bytearray(srgb())
-    tags = {}
-    for index in range(struct.unpack_from(">I", profile, 128)[0]):
-        at = 132 + 12 * index
-        tags[bytes(profile[at : at + 4])] = at
-    red, blue = (bytes(profile[tags[name] + 4 : tags[name] + 12]) for name in (b"rXYZ", b"bXYZ"))
-    profile[tags[b"rXYZ"] + 4 : tags[b"rXYZ"] + 12] = blue
-    profile[tags[b"bXYZ"] + 4 : tags[b"bXYZ"] + 12] = red
-    return bytes(profile)
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_given_a_profile_then_colours_become_srgb_in_every_container(kind):
-    image = Image.new("RGB", (32, 32), (200, 40, 40))
-    lossless = {"WEBP": {"lossless": True}}.get(kind, {"quality": 100} if kind in ("JPEG", "AVIF") else {})
-    data = save(image, kind, icc_profile=swapped(), **lossless)
-    assert close(pixel(decode_image(data)), (40, 40, 200), 12)
-
-
-def test_given_srgb_itself_as_the_profile_then_no_pixel_changes():
-    noise = Image.fromarray(np.random.default_rng(1).integers(0, 256, (64, 64, 3), dtype=np.uint8))
-    assert decode_image(save(noise, "PNG", icc_profile=srgb())).tobytes() == noise.tobytes()
-
-
-def test_given_alpha_and_a_profile_then_both_apply():
-    data = save(Image.new("RGBA", (8, 8), (200, 40, 40, 0)), "PNG", icc_profile=swapped())
-    assert pixel(decode_image(data)) == WHITE
-    data = save(Image.new("RGBA", (8, 8), (200, 40, 40, 255)), "PNG", icc_profile=swapped())
-    assert close(pixel(decode_image(data)), (40, 40, 200), 3)
-
-
-@pytest.mark.parametrize("mode", ["L", "CMYK"])
-def test_given_a_profile_of_another_colour_space_then_it_is_ignored(mode):
-    image, expected = OPAQUE[mode]
-    data = save(image, "TIFF", icc_profile=swapped())
-    assert close(pixel(decode_image(data)), expected)
-
-
-@pytest.mark.parametrize("cut", [0, 4, 127, 128, 200, 400])
-def test_given_a_profile_cut_short_then_it_is_ignored(cut):
-    image = Image.new("RGB", (8, 8), RED)
-    assert close(pixel(decode_image(save(image, "PNG", icc_profile=swapped()[:cut]))), RED)
-
-
-def test_given_a_profile_that_unpacks_to_a_thousandfold_then_it_is_ignored():
-    packed = zlib.compressobj(9)
-    million = b"\x00" * 1_000_000
-    body = b"n\x00\x00" + b"".join(packed.compress(million) for _ in range(50)) + packed.flush()
-    data = png(8, 8, 8, 2, [bytes(RED) * 8] * 8, (b"iCCP", body))
-    assert pixel(decode_image(data)) == RED
-
-
-def test_given_a_jpeg_profile_in_several_segments_then_their_numbers_decide_the_order():
-    profile = swapped()
-    jpeg = save(Image.new("RGB", (32, 32), RED), "JPEG", quality=100)
-    half = len(profile) // 2
-    parts = [b"ICC_PROFILE\x00\x02\x02" + profile[half:], b"ICC_PROFILE\x00\x01\x02" + profile[:half]]
-    segments = b"".join(b"\xff\xe2" + struct.pack(">H", len(part) + 2) + part for part in parts)
-    assert close(pixel(decode_image(jpeg[:2] + segments + jpeg[2:])), (40, 40, 200), 8)
 
 
 def test_the_layouts_of_pillow_that_a_grey_scale_depends_on_are_the_known_ones():

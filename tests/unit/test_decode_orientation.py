@@ -11,6 +11,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from clipfleet.operators import ImageLimits, decode_image
+from support.pictures import save
 
 QUARTERS = ((220, 30, 30), (30, 180, 40), (30, 50, 210), (230, 210, 40))
 
@@ -29,12 +30,6 @@ def exif(orientation, *, order="<", kind=3):
     value = struct.pack(order + {1: "B3x", 3: "H2x", 4: "I", 6: "b3x", 8: "h2x", 9: "i"}[kind], orientation)
     header = (b"II*\x00" if order == "<" else b"MM\x00*") + struct.pack(order + "I", 8)
     return header + struct.pack(order + "HHHI", 1, 0x0112, kind, 1) + value + b"\x00" * 4
-
-
-def save(image, kind, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def mpo(image, tag):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -48,14 +49,11 @@ def test_given_the_numbers_of_the_protocol_when_compared_then_they_are_the_contr
         "HANDBACK_CONSUMER": "handback",
         "DEFAULT_PREFIX": "clipfleet",
         "DEFAULT_QUEUE": "clip",
-        "MAX_ID_CHARS": 64,
         "MAX_DEPTH": 32,
         "MAX_ARRAY_ITEMS": 65_536,
         "MAX_MAP_ITEMS": 4_096,
-        "MAX_PIPELINE_CHARS": 64,
         "MAX_TRACE_CHARS": 256,
         "DEFAULT_CAPACITY": 10_000,
-        "DEFAULT_BULK_CAPACITY": 9_000,
         "DEFAULT_MAX_REQUEST_BYTES": 8_388_608,
         "DEFAULT_MAX_QUEUE_BYTES": 268_435_456,
         "MAX_RESULT_BYTES": 67_108_864,
@@ -74,6 +72,15 @@ def test_given_the_numbers_of_the_protocol_when_compared_then_they_are_the_contr
     }
     assert limits.default_ttl_ms("index_image") == 600_000
     assert limits.default_ttl_ms("embed_text") == 60_000
+
+
+def test_given_the_numbers_that_scripts_hold_when_compared_then_they_are_the_same():
+    admit, settle = scripts.load("admit").text, scripts.load("settle").text
+    for name in ("DEFAULT_CAPACITY", "DEFAULT_MAX_REQUEST_BYTES", "DEFAULT_MAX_QUEUE_BYTES"):
+        assert re.search(rf"tonumber\(fleet\[\d\]\) or {getattr(limits, name)}\b", admit), name
+    assert f"ttl > {limits.MAX_TTL_MS} " in admit
+    assert f"ttl > {limits.MAX_REPLY_TTL_MS} " in settle
+    assert f"'MAXLEN', '{limits.DEAD_MAX_ENTRIES}'" in settle
 
 
 def test_given_the_scripts_when_loaded_then_they_are_the_files_and_no_others():

@@ -233,6 +233,20 @@ def test_given_a_busy_milvus_when_collections_are_listed_then_unloaded_ones_have
     assert (info.name, info.rows) == ("c", None)
 
 
+def test_given_a_flush_that_milvus_missed_when_it_is_quiet_again_then_it_is_flushed(
+    store: Store, milvus: Milvus, now: list[float]
+) -> None:
+    milvus.on_get_server_version = lambda: "milvus_lite-3.2.2"  # type: ignore[attr-defined]
+    milvus.on_flush = raising(MilvusException(65535, "away"))  # type: ignore[attr-defined]
+    store.upsert("c", rows(1))
+    now[0] = 3.0
+    with pytest.raises(StoreUnavailable):
+        store.flush_quiet(2.0)
+    milvus.on_flush = lambda name: None  # type: ignore[attr-defined]
+    assert store.flush_quiet(2.0) == ["c"]
+    assert store.flush_quiet(2.0) == []
+
+
 def test_given_a_fork_when_called_in_the_child_then_it_gets_a_client_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -53,6 +53,12 @@ class ParamError(Exception):
     code = 1
 
 
+def caused(error: Exception, cause: Exception) -> Exception:
+    """As pymilvus raises it while it connects."""
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
@@ -80,6 +86,8 @@ class ParamError(Exception):
         (ParamError("wrong type"), Verdict.INVALID),
         (RpcError("UNAUTHENTICATED"), Verdict.DENIED),
         (MilvusException(1400, "auth"), Verdict.DENIED),
+        (caused(MilvusException(2, "Fail connecting: away"), RpcError("UNAVAILABLE")), Verdict.RETRY),
+        (caused(MilvusException(2, "Fail connecting: token"), RpcError("UNAUTHENTICATED")), Verdict.DENIED),
     ],
     ids=lambda value: str(value)[:60],
 )

@@ -194,7 +194,11 @@ def test_the_servers_clock_is_followed_with_half_the_round_trip() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_batch_size": 0}, {"max_delay_ms": -1}, {"capacity": 0}, {"lease_ms": 1}, {"processes": 0}]
+    "wrong",
+    [
+        *({"max_batch_size": 0}, {"max_delay_ms": -1}, {"capacity": 0}, {"bulk_capacity": -1}, {"lease_ms": 1}),
+        *({"max_request_bytes": 0}, {"max_queue_bytes": 0}, {"processes": 0}, {"threads": 0}, {"decode_threads": -1}),
+    ],
 )
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -149,7 +149,7 @@ def check_milvus(settings: Settings) -> Iterator[Check]:
     from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  imports pymilvus when it is used
 
     try:
-        store = Store(StoreConfig(uri=settings.milvus_uri, token=settings.milvus_token))
+        store = Store(StoreConfig(settings.milvus_uri, settings.milvus_token, settings.milvus_ca_file))
         try:
             version = store.probe()
             collections = store.list_collections()

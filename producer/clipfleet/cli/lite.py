@@ -38,7 +38,7 @@ class RowGuard:
     def _rows(self) -> int:
         from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  imports pymilvus when it is used
 
-        store = Store(StoreConfig(uri=self._settings.milvus_uri or "", token=self._settings.milvus_token))
+        store = Store(StoreConfig(self._settings.milvus_uri or "", self._settings.milvus_token))
         try:
             return store.count(self._collection)
         except RequestFailed:

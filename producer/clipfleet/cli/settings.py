@@ -2,7 +2,8 @@
 
 Order: a flag, then ``CLIPFLEET_<NAME>``, then the ecosystem's own name (``REDIS_URL``, ``MILVUS_URI``,
 ``MILVUS_TOKEN``), then a live ``.clipfleet`` here or in a parent folder, then localhost. Each variable may be
-``<NAME>_FILE`` instead, holding the path of a file with the value (Docker and Kubernetes secrets).
+``<NAME>_FILE`` instead, holding the path of a file with the value (Docker and Kubernetes secrets); only
+``MILVUS_CA_FILE`` is a path and stays one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["Flags", "Settings", "load", "redacted"]
 
 LOCALHOST: Final = "redis://localhost:6379"
-_ECOSYSTEM: Final = {"redis_url": "REDIS_URL", "milvus_uri": "MILVUS_URI", "milvus_token": "MILVUS_TOKEN"}
+_ECOSYSTEM: Final = {
+    "redis_url": "REDIS_URL",
+    "milvus_uri": "MILVUS_URI",
+    "milvus_token": "MILVUS_TOKEN",
+    "milvus_ca_file": "MILVUS_CA_FILE",
+}
 _SCHEMES: Final = {"redis_url": ("redis", "rediss", "unix"), "milvus_uri": ("http", "https", "tcp")}
 
 
@@ -61,6 +67,7 @@ class Settings:
         redis_url: ``redis://``, ``rediss://`` or ``unix://``.
         milvus_uri: the store, None when nobody named one.
         milvus_token: for it.
+        milvus_ca_file: PEM file of the authorities that may sign its certificate; empty = those that gRPC knows.
         queue: the queue's name.
         prefix: what its keys start with.
         timeout_s: how long one request may take; None = the protocol's default.
@@ -73,6 +80,7 @@ class Settings:
     redis_url: str = field(repr=False)
     milvus_uri: str | None = field(repr=False)
     milvus_token: str = field(repr=False)
+    milvus_ca_file: str
     queue: str
     prefix: str
     timeout_s: float | None
@@ -113,6 +121,8 @@ def load(
         ("--milvus-uri", flags.milvus_uri), *_named(variables, "milvus_uri"), ("", ours.milvus_uri if ours else None)
     )
     token, _ = _first(*_named(variables, "milvus_token"))
+    ca_file, _ = _first(*_named(variables, "milvus_ca_file"))
+    is_lite = ours is not None and milvus_uri == ours.milvus_uri
     queue, _ = _first(
         ("--queue", flags.queue),
         ("CLIPFLEET_QUEUE", variables.get("CLIPFLEET_QUEUE")),
@@ -124,11 +134,12 @@ def load(
         redis_url=_url("redis_url", redis_url or LOCALHOST),
         milvus_uri=_url("milvus_uri", milvus_uri) if milvus_uri else None,
         milvus_token=token or "",
+        milvus_ca_file="" if is_lite else ca_file or "",
         queue=queue or DEFAULT_QUEUE,
         prefix=prefix,
         timeout_s=_number("CLIPFLEET_TIMEOUT_S", variables.get("CLIPFLEET_TIMEOUT_S")),
         source=source,
-        milvus_is_lite=ours is not None and milvus_uri == ours.milvus_uri,
+        milvus_is_lite=is_lite,
         attended=ours is not None and ours.has_worker and (queue, prefix) == (ours.queue, ours.prefix),
         environment={
             name.removeprefix("CLIPFLEET_").lower(): value
@@ -156,9 +167,9 @@ def _variables(environ: Mapping[str, str]) -> dict[str, str]:
     ours = {
         name: value
         for name, value in environ.items()
-        if value and (name.startswith("CLIPFLEET_") or name.removesuffix("_FILE") in _ECOSYSTEM.values())
+        if value and (name.startswith("CLIPFLEET_") or {name, name.removesuffix("_FILE")} & {*_ECOSYSTEM.values()})
     }
-    for name in [name for name in ours if name.endswith("_FILE")]:
+    for name in [name for name in ours if name.endswith("_FILE") and not name.endswith("MILVUS_CA_FILE")]:
         path = ours.pop(name)
         try:
             value = Path(path).read_text(encoding="utf-8").strip()

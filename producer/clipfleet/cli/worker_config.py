@@ -49,6 +49,7 @@ def build(settings: Settings, flags: Mapping[str, Any]) -> WorkerConfig:
             prefix=settings.prefix,
             milvus_uri=settings.milvus_uri,
             milvus_token=settings.milvus_token,
+            milvus_ca_file=settings.milvus_ca_file,
             **values,
         )
     except (ValueError, ProtocolError) as error:
@@ -72,7 +73,9 @@ def parse_roots(pairs: Iterable[str]) -> dict[str, Path]:
     return roots
 
 
-_FROM_SETTINGS: Final = frozenset({"redis_url", "queue", "prefix", "milvus_uri", "milvus_token", "allow_roots"})
+_FROM_SETTINGS: Final = frozenset(
+    {"redis_url", "queue", "prefix", "milvus_uri", "milvus_token", "milvus_ca_file", "allow_roots"}
+)
 _TRUTH: Final = {
     "1": True,
     "true": True,

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Final
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
+    from io import BufferedReader
     from pathlib import Path
 
-__all__ = ["PICTURE_SUFFIXES", "printable", "read_picture", "unreadable"]
+__all__ = [
+    "MAX_FILE_BYTES",
+    "PICTURE_SUFFIXES",
+    "open_regular",
+    "printable",
+    "read_picture",
+    "unreadable",
+]
 
 # What a folder is searched for; the content, not the name, then decides what a file is.
 PICTURE_SUFFIXES: Final = frozenset(
@@ -22,31 +30,55 @@ PICTURE_SUFFIXES: Final = frozenset(
     )
 )
 # No fleet takes more; a fleet's own limit is lower by default, and the fleet's to say.
-_MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
-def printable(name: str) -> str:
-    r"""A file name as valid text: bytes outside UTF-8 (which Python holds as lone surrogates) become ``\xNN``."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+def printable(text: str) -> str:
+    r"""A name, or text of somebody's file, as valid Unicode: bytes outside UTF-8 become ``\xNN``.
+
+    Python holds such bytes as lone surrogates; other lone surrogates (JSON can spell them) become ``\uNNNN``.
+    """
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
+    """A regular file, opened for reading; never waits: a pipe without a writer would hold its reader for ever.
+
+    Raises:
+        RequestFailed: ``fetch_failed`` when it cannot be read, ``unsupported_media`` when it is a folder, a pipe or a
+            device.
+    """
+    try:
+        # Windows has neither of these, and no pipes among its files.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (OSError, ValueError) as error:
+        raise unreadable(error) from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "not a regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def read_picture(path: Path) -> bytes:
     """The bytes of a regular file.
 
     Raises:
-        RequestFailed: ``fetch_failed`` when it cannot be read, ``unsupported_media`` when it is a folder, a pipe or a
-            device, ``too_large`` above 64 MiB.
+        RequestFailed: as :func:`open_regular`, and ``too_large`` above 64 MiB.
     """
-    try:
-        # Looked at before it is opened: opening a pipe waits for somebody to write.
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "not a regular file")
-        if status.st_size > _MAX_FILE_BYTES:
-            raise error_for(ErrorCode.TOO_LARGE, f"{status.st_size:,} bytes")
-        return path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise unreadable(error) from None
+    with open_regular(path) as file:
+        try:
+            data = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise unreadable(error) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise error_for(ErrorCode.TOO_LARGE, f"more than {MAX_FILE_BYTES:,} bytes")
+    return data
 
 
 def unreadable(error: OSError | ValueError) -> RequestFailed:

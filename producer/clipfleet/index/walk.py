@@ -14,7 +14,7 @@ from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Found", "walk"]
+__all__ = ["Found", "has_suffix", "walk", "walk_below"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,19 @@ def _walk_source(source: Path, on_skipped: Callable[[Path], None] | None) -> Ite
     if not source.is_dir():
         yield Found(source, printable(source.name))
         return
+    yield from walk_below(source, lambda name, is_folder: is_folder or has_suffix(name), on_skipped)
+
+
+def walk_below(
+    source: Path, taken: Callable[[str, bool], bool], on_skipped: Callable[[Path], None] | None = None
+) -> Iterator[Found]:
+    """The files below a folder for which ``taken(path, is_folder)`` is true, as ``walk`` finds them.
+
+    Args:
+        source: the folder.
+        taken: asked with the whole path of each file, and of each folder, which is entered if it is true.
+        on_skipped: called with each file that is passed over; hidden ones are not told.
+    """
     with _Scans(source) as scans:
         yield from scans.enter(source)
         for entry in scans:
@@ -70,8 +83,9 @@ def _walk_source(source: Path, on_skipped: Callable[[Path], None] | None) -> Ite
             elif entry.name.startswith("."):
                 continue
             elif _is_folder(entry):
-                yield from scans.enter(Path(entry.path))
-            elif _has_suffix(entry):
+                if taken(entry.path, True):
+                    yield from scans.enter(Path(entry.path))
+            elif taken(entry.path, False):
                 yield from _picture(source, entry)
             elif on_skipped is not None:
                 on_skipped(Path(entry.path))
@@ -124,8 +138,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _has_suffix(entry: os.DirEntry[str]) -> bool:
-    return os.path.splitext(entry.name)[1].lower() in PICTURE_SUFFIXES  # noqa: PTH122 - a Path costs ten times as much
+def has_suffix(name: str) -> bool:
+    """Whether a file is named like a picture."""
+    return os.path.splitext(name)[1].lower() in PICTURE_SUFFIXES  # noqa: PTH122 - a Path costs ten times as much
 
 
 def _picture(source: Path, entry: os.DirEntry[str]) -> Iterator[Found]:

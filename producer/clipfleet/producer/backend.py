@@ -24,6 +24,13 @@ class Backend(Protocol):
     def unanswered(self) -> int:
         """How many requests are in hand."""
 
+    @property
+    def inherited(self) -> bool:
+        """Whether it is a parent process's."""
+
+    def leave_to_parent(self) -> None:
+        """Never finalise it in this process: that would break the parent's connections."""
+
     def add(self, request: Pending) -> None:
         """Take a request."""
 
@@ -34,7 +41,7 @@ class Backend(Protocol):
         """Somebody waits for a result on a key of its own."""
 
     def look_no_more(self, request: Pending) -> None:
-        """Nobody does any more."""
+        """One of those waits no more."""
 
 
 class ThreadBackend(Backend, Protocol):
@@ -43,13 +50,6 @@ class ThreadBackend(Backend, Protocol):
     @property
     def lock(self) -> threading.Lock:
         """Guards what waiters create."""
-
-    @property
-    def inherited(self) -> bool:
-        """Whether it is a parent process's."""
-
-    def leave_to_parent(self) -> None:
-        """Never finalise it in this process."""
 
     def stop(self) -> None:
         """Decide what is being admitted, end the rest."""
@@ -61,10 +61,6 @@ class AsyncBackend(Backend, Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop."""
-
-    @property
-    def inherited(self) -> bool:
-        """Whether it is a parent process's."""
 
     async def close(self) -> None:
         """Decide what is being admitted, end the rest."""

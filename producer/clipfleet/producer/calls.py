@@ -27,9 +27,20 @@ class Calls(ABC, Generic[R]):
     seconds.
     """
 
-    @abstractmethod
     def call(self, request: NewRequest) -> R:
-        """Carry out a request that was built by ``clipfleet.producer.requests``."""
+        """Carry out a request that was built by ``clipfleet.producer.requests``.
+
+        Raises:
+            RequestFailed: how it failed.
+            OSError: its picture's file cannot be read.
+            TypeError: it is no such request.
+            RuntimeError: the client is closed.
+        """
+        return self._carry_out(requests.checked(request))
+
+    @abstractmethod
+    def _carry_out(self, request: NewRequest) -> R:
+        """Send it and wait for its result."""
 
     def embed_text(self, text: str, *, timeout: float | None = None) -> R:
         """The embedding of a text: ``.vector``, float32, L2-normalised, shape (dimension,)."""

@@ -4,14 +4,14 @@ The tree (the class decides what a caller may do, the code says which case it is
 
     ClipfleetError
     ├── ProtocolError            bytes that are no valid request or result; carries an ErrorCode
-    ├── RequestFailed            one request ended without outputs; carries an ErrorCode
-    │   ├── BadInput             the input itself is at fault: sending it again cannot help
-    │   ├── ModelFailed          the model (or the process that ran it) failed on it
-    │   ├── StoreFailed          Milvus did not take or find it
-    │   ├── Expired              its deadline passed first
-    │   └── Cancelled            its caller did not want it any more
-    └── Unavailable              nobody could take it: no worker, no Redis
-        └── QueueFull            the queue holds its capacity; ``retry_after`` says when to come back
+    └── RequestFailed            one request ended without outputs; carries an ErrorCode
+        ├── BadInput             the input itself is at fault: sending it again cannot help
+        ├── ModelFailed          the model (or the process that ran it) failed on it
+        ├── StoreFailed          Milvus did not take or find it
+        ├── Expired              its deadline passed first
+        ├── Cancelled            its caller did not want it any more
+        └── Unavailable          nobody could take it: no worker, no Redis
+            └── QueueFull        the queue holds its capacity; ``retry_after`` says when to come back
 
 Codes, their meaning and whether a retry can help are the contract with other languages (docs/protocol.md).
 """

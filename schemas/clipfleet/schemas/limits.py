@@ -14,15 +14,12 @@ HANDBACK_CONSUMER: Final = "handback"
 DEFAULT_PREFIX: Final = "clipfleet"
 DEFAULT_QUEUE: Final = "clip"
 
-MAX_ID_CHARS: Final = 64
 MAX_DEPTH: Final = 32
 MAX_ARRAY_ITEMS: Final = 65_536
 MAX_MAP_ITEMS: Final = 4_096
-MAX_PIPELINE_CHARS: Final = 64
 MAX_TRACE_CHARS: Final = 256
 
 DEFAULT_CAPACITY: Final = 10_000
-DEFAULT_BULK_CAPACITY: Final = 9_000
 DEFAULT_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 DEFAULT_MAX_QUEUE_BYTES: Final = 256 * 1024 * 1024
 # A result is small; this only bounds what a broken or hostile worker could make a client decode.

@@ -146,24 +146,24 @@ def test_given_lone_surrogates_when_tokenized_then_they_are_replaced_and_pairs_j
 
 def test_given_a_text_above_the_limit_when_tokenized_then_too_large_before_any_work(tokenize) -> None:
     huge = "a" * 50_000_000
-    started = time.perf_counter()
+    started = time.process_time()
     for text in (huge, "\u72d7" * 21_846, "a" * 65_537):
         with pytest.raises(BadInput) as caught:
             tokenize(text)
         assert caught.value.code is ErrorCode.TOO_LARGE
 
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert tokenize("\u72d7" * 21_845)[1]
     assert tokenize("a" * 65_536)[1]
 
 
 def test_given_a_word_of_200_kb_when_tokenized_then_it_takes_no_minutes(roomy) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     for word in ("a" * 200_000, "recatdog" * 25_000, "!?" * 100_000):
         assert roomy(word)[1]
 
     # 0.1 s each where this was written; superlinear merging takes minutes.
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 @pytest.mark.parametrize("text", [None, 3, b"cat", ["cat"]])

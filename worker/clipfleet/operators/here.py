@@ -17,8 +17,11 @@ __all__ = ["local_services", "run_here"]
 
 def local_services() -> ProcessServices:
     """For pipelines and operators outside a worker: the demo model unless one is named; Milvus by ``MILVUS_URI``."""
+    given = os.environ.get
     return ProcessServices(
-        milvus_uri=os.environ.get("MILVUS_URI") or None, milvus_token=os.environ.get("MILVUS_TOKEN", "")
+        milvus_uri=given("MILVUS_URI") or None,
+        milvus_token=given("MILVUS_TOKEN", ""),
+        milvus_ca_file=given("MILVUS_CA_FILE", ""),
     )
 
 

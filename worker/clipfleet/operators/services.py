@@ -26,6 +26,7 @@ class ProcessServices:
         threads: threads that one model call may use on a CPU.
         milvus_uri: the store; None: there is none.
         milvus_token: for it.
+        milvus_ca_file: PEM file of the authorities that may sign its certificate; empty: those that gRPC knows.
         fetcher: for ``{url}`` and ``{path}``; None: bytes alone.
         limits: of pictures.
     """
@@ -37,6 +38,7 @@ class ProcessServices:
         threads: int = 1,
         milvus_uri: str | None = None,
         milvus_token: str = "",
+        milvus_ca_file: str = "",
         fetcher: Fetcher | None = None,
         limits: ImageLimits | None = None,
     ) -> None:
@@ -47,7 +49,7 @@ class ProcessServices:
         self.limits = limits or ImageLimits()
         self._model = model
         self._threads = threads
-        self._milvus = (milvus_uri, milvus_token)
+        self._milvus = (milvus_uri, milvus_token, milvus_ca_file)
         self._lock = threading.RLock()
         self._models: dict[tuple[str, str, tuple[str, ...]], LoadedModel] = {}
         self._store: Store | None = None
@@ -81,12 +83,12 @@ class ProcessServices:
         """
         from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  (pymilvus is a second of import)
 
-        uri, token = self._milvus
+        uri, token, ca_file = self._milvus
         if uri is None:
             raise ValueError("there is no store here: give MILVUS_URI, or --milvus-uri to the worker")
         with self._lock:
             if self._store is None:
-                self._store = Store(StoreConfig(uri, token))
+                self._store = Store(StoreConfig(uri, token, ca_file))
             return self._store
 
     def tried(self, operator: str, attempts: Sequence[tuple[str, str]]) -> None:

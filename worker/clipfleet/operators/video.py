@@ -129,7 +129,10 @@ def _kind(data: bytes) -> str:
 def _first_stream(container: Any) -> Any:
     if not container.streams.video:
         raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "there is no video in it")
-    return container.streams.video[0]
+    stream = container.streams.video[0]
+    if stream.codec_context is None:
+        raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "the video is of a coding that is not decoded")
+    return stream
 
 
 def _check_size(frame: Any, most: int) -> None:

@@ -112,6 +112,7 @@ class Connection:
             timeout=self._config.timeout_s,
             dedicated=True,
             grpc_options=_GRPC_OPTIONS,
+            server_pem_path=self._config.ca_file,
         )
 
     def _translate(self, error: Exception, method: str) -> NoReturn:

@@ -33,6 +33,8 @@ __all__ = ["LITE_ROW_LIMIT", "LiteError", "LiteServer", "check_lite_version", "l
 
 LITE_ROW_LIMIT: Final = 100_000
 _TRIED: Final = ("3.2.",)
+# Workers alone are told where the store is: `up`, `index` and `search` find it through them.
+_SERVER_INSTEAD: Final = "run a Milvus server with workers of its own (clipfleet worker --milvus-uri http://HOST:19530)"
 # Unflushed rows are searched one by one: at the default of 128 MB a search takes seconds at 100,000 rows. CPU of the
 # server, 256 dimensions, 16 MB against 4 MB: a search at 10,000 rows 285 ms and 60 ms, at 50,000 377 and 158 ms;
 # writing 50,000 rows 12.1 s and 10.0 s (10,000 rows: 0.8 s and 1.6 s).
@@ -58,7 +60,7 @@ def check_lite_version() -> str:
     if not version.startswith(_TRIED):
         raise LiteError(
             f"milvus-lite {version} was not tried with clipfleet (3.2 was: others lose rows in other ways): "
-            'pip install "milvus-lite>=3.2,<3.3", or give a Milvus server by --milvus-uri'
+            f'pip install "milvus-lite>=3.2,<3.3", or {_SERVER_INSTEAD}'
         )
     return version
 
@@ -68,7 +70,7 @@ def lite_advice(rows: int) -> str | None:
     if rows <= LITE_ROW_LIMIT:
         return None
     return (
-        f"{rows:,} rows are more than Milvus Lite is good for ({LITE_ROW_LIMIT:,}): use a Milvus server (--milvus-uri)"
+        f"{rows:,} rows are more than Milvus Lite is good for ({LITE_ROW_LIMIT:,}): {_SERVER_INSTEAD} and index there"
     )
 
 

@@ -41,7 +41,14 @@ _INVALID_TEXTS = (
     "is invalid, top k",
     "does not match",
 )
+# What gRPC says of a certificate whose signer it does not know, and of one for another host.
+_UNTRUSTED_MARKS = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed")
+_UNTRUSTED = (
+    "the certificate of Milvus is not trusted: name its CA by MILVUS_CA_FILE, and Milvus as its certificate does"
+)
 _GRPC_INVALID = frozenset({"INVALID_ARGUMENT", "UNIMPLEMENTED", "OUT_OF_RANGE", "FAILED_PRECONDITION"})
+# A server that refuses a new connection's token is called unavailable by pymilvus; only the cause knows better.
+_CONNECT_FAILED = 2
 _GRPC_DENIED = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED"})
 _DENIED_CODES = frozenset({1400, 1401, 1402})
 
@@ -72,7 +79,7 @@ class StoreUnavailable(ClipfleetError):
         self.retry_in_s = retry_in_s
 
 
-def _grpc_code(error: BaseException) -> str:
+def _grpc_code(error: BaseException | None) -> str:
     # `.code` is a method on grpc.RpcError, an int on MilvusException, and a grpc.StatusCode on the MilvusException
     # that pymilvus raises when its own retries ran out.
     code = getattr(error, "code", None)
@@ -113,6 +120,8 @@ def classify(error: BaseException) -> Verdict:
     if name:
         return _classify_grpc(name, error)
     code = getattr(error, "code", None)
+    if code == _CONNECT_FAILED and _grpc_code(error.__cause__) in _GRPC_DENIED:
+        return Verdict.DENIED
     if isinstance(code, int) and code in _BY_CODE:
         return _BY_CODE[code]
     if type(error).__name__ in {"DataNotMatchException", "ParamError", "DataTypeNotMatchException"}:
@@ -140,10 +149,15 @@ def retry_delay(error: BaseException, attempt: int, *, jitter: Callable[[], floa
     return max(error.retry_in_s, ceiling * jitter())
 
 
+def _is_untrusted(error: BaseException) -> bool:
+    # pymilvus keeps the handshake's own words in the cause alone.
+    return any(mark in f"{error} {error.__cause__}" for mark in _UNTRUSTED_MARKS)
+
+
 def unavailable(error: BaseException, doing: str) -> StoreUnavailable:
     """The ``StoreUnavailable`` that stands for ``error``, raised while ``doing``."""
     slow = classify(error) is Verdict.RATE_LIMITED
-    text = " ".join(str(error).split())[:300]
+    text = _UNTRUSTED if _is_untrusted(error) else " ".join(str(error).split())[:300]
     return StoreUnavailable(f"{doing}: {text}", _RATE_LIMIT_DELAY_S if slow else _BASE_DELAY_S)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -254,12 +255,11 @@ class Store:
         now = self._clock()
         quiet = [name for name, written_at in self._written.items() if now - written_at >= quiet_s]
         for name in quiet:
-            self._written.pop(name, None)
-            try:
+            # Refused: it was dropped meanwhile. Anything else leaves the name for the next idle moment.
+            with suppress(Refused):
                 if self._catalog.is_lite():
                     self._connection.call("flush", name)
-            except Refused:
-                continue  # dropped meanwhile
+            self._written.pop(name, None)
         return quiet
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ all, with a text of our own, before any byte is sent.
 from __future__ import annotations
 
 import re
+import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
@@ -153,6 +154,8 @@ class StoreConfig:
     Attributes:
         uri: ``http://``, ``https://`` or ``tcp://`` of a Milvus, or of the server that ``lite.LiteServer`` runs.
         token: ``user:password`` or an API key; not shown by ``repr``.
+        ca_file: PEM file of the authorities that may sign the certificate of an ``https://`` Milvus; empty = those
+            that gRPC brings along (https://grpc.github.io/grpc/core/md_doc_environment_variables.html).
         timeout_s: of one call; a hung server would block for more than 40 s without it.
         consistency: of searches. Bounded (the default) answers in about 2 ms and may miss the last seconds' rows;
             Strong sees every acknowledged row, at about 200 ms on a server.
@@ -161,11 +164,12 @@ class StoreConfig:
         recheck_s: how long what is known of a collection is trusted before it is read again.
 
     Raises:
-        ValueError: the address is none of the above; the text says what to do.
+        ValueError: the address is none of the above, or the CA file no use; the text says what to do.
     """
 
     uri: str = field(repr=False)
     token: str = field(default="", repr=False)
+    ca_file: str = ""
     timeout_s: float = 10.0
     consistency: Consistency = "Bounded"
     index: Literal["AUTO", "FLAT", "HNSW"] = "AUTO"
@@ -185,6 +189,23 @@ class StoreConfig:
             )
         if self.timeout_s <= 0:
             raise ValueError("timeout_s must be above 0: a hung Milvus would block for ever")
+        if self.ca_file:
+            check_ca_file(self.uri, self.ca_file)
+
+
+def check_ca_file(uri: str, ca_file: str) -> None:
+    """Whether ``ca_file`` can vouch for the Milvus at ``uri``.
+
+    Raises:
+        ValueError: the address is not encrypted, or the file holds no certificate that can be read.
+    """
+    if urlsplit(uri).scheme != "https":
+        # Who names a CA believes that the line is encrypted.
+        raise ValueError("a CA file is for an https:// Milvus: over http:// and tcp:// everything is sent in the clear")
+    try:
+        ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise ValueError(f"the CA file {ca_file!r} cannot be used: {error.strerror or error}") from None
 
 
 if TYPE_CHECKING:

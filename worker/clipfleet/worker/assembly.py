@@ -89,6 +89,7 @@ def _services(config: WorkerConfig, model: str | None, threads: int) -> ProcessS
         threads=threads,
         milvus_uri=config.milvus_uri,
         milvus_token=config.milvus_token,
+        milvus_ca_file=config.milvus_ca_file,
         fetcher=Fetcher(PathRoots(config.allow_roots), UrlFetcher(enabled=config.allow_urls)),
         limits=ImageLimits(max_bytes=config.max_request_bytes),
     )

@@ -14,6 +14,7 @@ __all__ = ["NO_MODEL", "WorkerConfig", "usable_cores"]
 
 # Serves ``echo`` alone: for probes, benchmarks of the queue, and tests of everything but the model.
 NO_MODEL = "none"
+LARGEST_STRING = 512 * 2**20  # that Redis takes by default (proto-max-bulk-len)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class WorkerConfig:
         model: ``demo``, a bundle directory or an open_clip name with its tag.
         milvus_uri: the store; None serves embeddings alone.
         milvus_token: for it.
+        milvus_ca_file: PEM file of the authorities that may sign its certificate; empty = those that gRPC knows.
         max_batch_size: most items of one model call.
         max_delay_ms: how long the oldest item may wait for company, counted from enqueue.
         capacity: most requests waiting and in flight on the whole queue.
@@ -57,6 +59,7 @@ class WorkerConfig:
     model: str = "demo"
     milvus_uri: str | None = field(default=None, repr=False)
     milvus_token: str = field(default="", repr=False)
+    milvus_ca_file: str = ""
     max_batch_size: int = 64
     max_delay_ms: float = 10.0
     capacity: int = limits.DEFAULT_CAPACITY
@@ -91,11 +94,20 @@ class WorkerConfig:
         _within("max_batch_size", self.max_batch_size, 1, 4096)
         _within("max_delay_ms", self.max_delay_ms, 0, 60_000)
         _within("capacity", self.capacity, 1, 100_000_000)
+        _within("bulk_capacity", 0 if self.bulk_capacity is None else self.bulk_capacity, 0, 100_000_000)
+        _within("max_request_bytes", self.max_request_bytes, 1, LARGEST_STRING)
+        _within("max_queue_bytes", self.max_queue_bytes, 1, 2**50)
         _within("lease_ms", self.lease_ms, 300, 3_600_000)
         _within("max_deliveries", self.max_deliveries, 1, 100)
         _within("max_run_s", self.max_run_s, 0.1, 86_400)
         _within("grace_s", self.grace_s, 0, 3_600)
+        _within("decode_threads", 1 if self.decode_threads is None else self.decode_threads, 1, 1_024)
+        _within("threads", 1 if self.threads is None else self.threads, 1, 1_024)
         _within("processes", 1 if self.processes is None else self.processes, 1, 256)
+        if self.milvus_uri and self.milvus_ca_file:
+            from clipfleet.store.types import check_ca_file  # noqa: PLC0415  (a package that few configurations need)
+
+            check_ca_file(self.milvus_uri, self.milvus_ca_file)
 
     @property
     def keys(self) -> QueueKeys:

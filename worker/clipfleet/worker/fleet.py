@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import time
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
 
 from clipfleet.schemas.errors import ClipfleetError
 from clipfleet.schemas.keys import NAME
 from clipfleet.schemas.limits import HANDBACK_CONSUMER
 from clipfleet.schemas.scripts import load
+from clipfleet.worker.connection import LOST
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.stream import QueueStream, is_out_of_memory
 from clipfleet.worker.wire import Wire
@@ -59,12 +61,18 @@ class Fleet:
         """Refuse a server that would lose requests, or that lacks what we use.
 
         Raises:
-            FleetRefused: too old, or it evicts keys when it is full.
+            LOST: it cannot be asked now.
+            FleetRefused: too old, it evicts keys when it is full, it does not let us in, or its certificate is not one
+                that we trust: waiting would only hide that.
         """
         try:
             info = self._info()
-        except Exception as error:
-            raise FleetRefused(f"Redis does not answer: {error}") from error
+        except (AuthenticationError, AuthorizationError, ResponseError) as error:
+            raise FleetRefused(f"Redis refuses this worker: {error}") from error
+        except LOST as error:
+            if isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
+                raise FleetRefused(f"Redis is not trusted: {error}") from error
+            raise
         release = info.get("redis_version", "0")
         if tuple(int(part) for part in release.split(".")[:2]) < OLDEST_SERVER:
             raise FleetRefused(f"Redis {release} is too old: 6.2 or newer (or Valkey) is needed")
@@ -76,7 +84,8 @@ class Fleet:
             )
 
     def _info(self) -> dict[str, str]:
-        lines = b"\n".join(self._wire.batch([("INFO", "server"), ("INFO", "memory")])).decode().splitlines()
+        parts = [self._wire.command("INFO", part) for part in ("server", "memory")]
+        lines = b"\n".join(parts).decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
     def join(self, child: Child) -> None:
@@ -109,12 +118,11 @@ class Fleet:
         """Lengthen leases; returns the stream ids that are the consumer's no longer."""
         return self._stream(consumer).renew(held)
 
-    def release(self, consumer: str, held: Mapping[str, Mapping[str, int]], *, unrun: bool) -> None:
-        """Give back what a dead process held and remove its name."""
+    def release(self, consumer: str, held: Mapping[str, Mapping[str, int]]) -> None:
+        """Give back what a dead process held, delivery counts as they are, and remove its name."""
         stream = self._stream(consumer)
         for lane, entries in held.items():
-            counts = [(stream_id, count - 1 if unrun else count) for stream_id, count in entries.items()]
-            stream.hand_back(lane, counts, idle_ms=self._config.lease_ms)
+            stream.hand_back(lane, entries.items(), idle_ms=self._config.lease_ms)
         stream.leave(consumer)
         self._settled.pop(consumer, None)
         self._rates.pop(consumer, None)

@@ -38,6 +38,8 @@ BULK_SHARE = 8
 PARK_MS = 1_000
 # A parked request rests for PARK_MS and is found again by a look that comes every RECLAIM_EVERY_S.
 PARKED_AT_MOST_S = 2.5
+# A read that was blocked when its connection went may be given something for BLOCK_MS more; two looks see it.
+DOUBT_S = 3.0
 
 
 class Intake:
@@ -61,6 +63,7 @@ class Intake:
         self._cursors = dict.fromkeys(config.keys.lanes, "-")
         self._suspects = False
         self._ensured = False
+        self._doubt_until = 0.0
 
     def run(self) -> None:
         """The thread's loop; ends when the process stops."""
@@ -77,9 +80,11 @@ class Intake:
         if not self._ensured:
             self._stream.ensure_groups()
             self._ensured = True
+            self._doubt_until, self._reclaim_at = time.monotonic() + DOUBT_S, 0.0
         if context.clock.stale:
             context.clock.set(*self._stream.server_ms())
         if self._suspects or time.monotonic() >= self._reclaim_at:
+            self._return_unheard()
             self._reclaim()
             self._patience.fine()
         if self._suspects or not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S):
@@ -125,6 +130,16 @@ class Intake:
                 suspects += self._look(lane, solo=False)
         self._suspects = suspects > 0
         self._reclaim_at = time.monotonic() + RECLAIM_EVERY_S
+
+    def _return_unheard(self) -> None:
+        """Hand back what was delivered in a reply that never came: nobody ran it, and no lease need end first."""
+        if time.monotonic() > self._doubt_until:
+            return
+        for lane in self._config.keys.lanes:
+            mine = self._stream.mine(lane).items()
+            unheard = [(one, deliveries - 1) for one, deliveries in mine if one not in self._context.ledger]
+            if self._stream.hand_back(lane, unheard, idle_ms=self._config.lease_ms):
+                log.warning("handed back %d requests that came in a lost reply", len(unheard))
 
     def _look(self, lane: str, *, solo: bool) -> int:
         """Take over what there is room for, from where the last look ended; how many suspects it left alone."""

@@ -1,4 +1,4 @@
-"""Waiting for a server that is away: longer each time, and one line in the log when it goes and when it is back."""
+"""Waiting for a server that is away: longer each time, and a line in the log when it goes and when it is back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ __all__ = ["Patience"]
 
 log = logging.getLogger(__name__)
 FIRST_S, MOST_S = 0.05, 2.0
+SAY_EVERY_S = 10.0
 
 
 class Patience:
     """Backoff for one loop that talks to one server.
+
+    Trouble that comes and goes many times a second is told of once in 10 s, with how often it came: a log must not
+    grow with what somebody else does to Redis.
 
     Args:
         doing: what the loop does, for the log.
@@ -26,18 +30,26 @@ class Patience:
         self._stop = stop or threading.Event()
         self._failures = 0
         self._since = 0.0
+        self._say_at = 0.0
+        self._said = False
+        self._untold = 0
 
     def trouble(self, error: Exception) -> None:
         """Something failed: wait before the next attempt, exponentially and with jitter up to 2 s."""
+        now = time.monotonic()
         if self._failures == 0:
-            self._since = time.monotonic()
-            log.warning("%s: %s: %s", self._doing, type(error).__name__, error)
+            self._since = now
+            self._untold += 1
         self._failures += 1
+        if not self._said and now >= self._say_at:
+            often = f" ({self._untold} times)" if self._untold > 1 else ""
+            log.warning("%s: %s: %s%s", self._doing, type(error).__name__, error, often)
+            self._said, self._say_at, self._untold = True, now + SAY_EVERY_S, 0
         ceiling = min(MOST_S, FIRST_S * 2.0 ** min(self._failures, 10))
         self._stop.wait(ceiling * (0.5 + random.random() / 2))  # noqa: S311  (spreads load, hides nothing)
 
     def fine(self) -> None:
         """It works (again)."""
-        if self._failures:
+        if self._said:
             log.warning("%s: well again after %.1f s", self._doing, time.monotonic() - self._since)
-            self._failures = 0
+        self._said, self._failures = False, 0

@@ -85,8 +85,7 @@ class Process:
 
     def run(self) -> int:
         """Work until told to stop."""
-        reading = self._await_go()
-        if reading is None:
+        if not self._told_to_go():
             return 0
         settling = start_thread("settle", self._settler.run)
         self._engine.start()
@@ -104,13 +103,11 @@ class Process:
     def _connect(self) -> QueueStream:
         return QueueStream(Wire(self._config.redis_url), self._config.keys, self._name)
 
-    def _await_go(self) -> bool | None:
-        while True:
-            message = self._channel.receive()
-            if message[0] == "go":
-                return True
-            if message[0] == "stop":
-                return None
+    def _told_to_go(self) -> bool:
+        """Wait until the fleet agrees; False when it is to end instead."""
+        while (kind := self._channel.receive()[0]) not in {"go", "stop"}:
+            pass  # renewals of nothing
+        return bool(kind == "go")
 
     def _serve_supervisor(self) -> None:
         """Take its messages and send it figures, until it says stop."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Delivery", "QueueStream", "Reclaimed", "Settlement", "is_out_of_memory"]
 
+MOST_PENDING = 10_000  # more than any process holds
+
 
 class Delivery(NamedTuple):
     """One delivered entry: where it is, what it holds, how often it was delivered."""
@@ -137,6 +139,11 @@ class QueueStream:
             Delivery(lane, stream_id.decode(), _fields(fields), count) for stream_id, fields, count in entries
         ]
         return Reclaimed(deliveries, suspects, after.decode())
+
+    def mine(self, lane: str) -> dict[str, int]:
+        """What Redis holds to be in our hands: stream id to delivery count."""
+        reply = self.wire.command("XPENDING", lane, GROUP, "-", "+", MOST_PENDING, self.consumer)
+        return {stream_id.decode(): deliveries for stream_id, _, _, deliveries in reply}
 
     def cancelled(self, request_ids: Sequence[str]) -> list[bool]:
         """Which of the requests are not wanted any more."""

@@ -20,7 +20,7 @@ from clipfleet.models.devices import choose_devices
 from clipfleet.schemas.errors import ClipfleetError
 from clipfleet.worker.child import Child
 from clipfleet.worker.config import NO_MODEL
-from clipfleet.worker.connection import REFUSED
+from clipfleet.worker.connection import LOST, REFUSED
 from clipfleet.worker.control import CANNOT_START
 from clipfleet.worker.fleet import Fleet, FleetRefused
 
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.2
 HEARTBEAT_EVERY_S = 1.0
+SAY_EVERY_S = 5.0
 RESTART_FIRST_S, RESTART_MOST_S = 0.2, 10.0
 HOPELESS = 3  # starts that ended before the model was loaded: a fourth would too
 STEADY_S = 30.0  # a process that lived this long was well: its successor is started at once
@@ -67,7 +68,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         try:
-            self._fleet.check_server()
+            self._await_server()
             while not self._stops:
                 self._tick()
         except (FleetRefused, ClipfleetError) as refused:
@@ -78,6 +79,20 @@ class Supervisor:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stops += 1
+
+    def _await_server(self) -> None:
+        """Wait for a Redis that is not there yet: who starts a fleet with one command starts its parts in no order."""
+        say_at = 0.0
+        while not self._stops:
+            try:
+                self._fleet.check_server()
+            except LOST as error:
+                if time.monotonic() >= say_at:
+                    say_at = time.monotonic() + SAY_EVERY_S
+                    log.warning("waiting for Redis: %s", error)
+                self._hear(TICK_S)
+            else:
+                return
 
     # The loop -----------------------------------------------------------------------------------------------------
 
@@ -155,25 +170,25 @@ class Supervisor:
             self._selector.unregister(child.channel)
             child.close()
             del self._children[slot]
-            self._bury(child, unrun=False)
+            self._bury(child)
             if child.failure or code == CANNOT_START:
                 raise FleetRefused(child.failure or "a worker process could not start")
             steady = time.monotonic() - child.started_at > STEADY_S
             self._crashes[slot] = 0 if steady else self._crashes[slot] + 1
             if not child.facts and self._crashes[slot] >= HOPELESS:
                 raise FleetRefused(f"a worker process ended {HOPELESS} times before it was ready; its output says why")
-            delay = min(RESTART_MOST_S, RESTART_FIRST_S * 2.0 ** max(0, self._crashes[slot] - 1))
-            self._restart_at[slot] = time.monotonic() + (0.0 if steady else delay)
+            delay = 0.0 if steady else min(RESTART_MOST_S, RESTART_FIRST_S * 2.0 ** (self._crashes[slot] - 1))
+            self._restart_at[slot] = time.monotonic() + delay
             log.error("worker %s ended with %d; next one in %.1f s", child.name, code, delay)
 
-    def _bury(self, child: Child, *, unrun: bool) -> None:
+    def _bury(self, child: Child) -> None:
         """Take a dead process's entries and its name out of the group.
 
         They may be run elsewhere at once, instead of when their leases end. Their delivery counts stay: one of them
         may be what killed it.
         """
         try:
-            self._fleet.release(child.name, child.held, unrun=unrun)
+            self._fleet.release(child.name, child.held)
         except REFUSED as error:
             log.warning("worker %s: its leases will run out by themselves: %s", child.name, error)
 
@@ -200,7 +215,7 @@ class Supervisor:
                 log.warning("worker %s did not stop in time; killed", child.name)
                 child.kill()
             child.close()
-            self._bury(child, unrun=False)
+            self._bury(child)
         self._fleet.close()
         self._selector.close()
 

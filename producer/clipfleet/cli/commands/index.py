@@ -1,4 +1,4 @@
-"""``clipfleet index``: folders of pictures into a collection."""
+"""``clipfleet index``: pictures of folders, shards and tables into a collection."""
 
 from __future__ import annotations
 
@@ -13,15 +13,46 @@ from clipfleet.cli.run import Collection, Run, command, usage
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from clipfleet.cli.progress import Progress
     from clipfleet.cli.settings import Settings
-    from clipfleet.index import Outcome, Report
+    from clipfleet.index import Outcome, Report, Source
 
 __all__ = ["register", "run_index"]
 
-_Sources = Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Folders of pictures, or single files.")]
+_Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Folders, files, 'patterns/**', shards (.tar, .tar.gz), tables (.csv, .tsv, .jsonl, .parquet).",
+    ),
+]
+_UrlColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--url-column", metavar="NAME", help="A table's column of addresses, which workers fetch.", show_default=False
+    ),
+]
+_PathColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--path-column", metavar="NAME", help="A table's column of files, which are read here.", show_default=False
+    ),
+]
+_IdColumn = Annotated[
+    str | None, typer.Option("--id-column", metavar="NAME", help="A table's column of ids.", show_default=False)
+]
+_PathRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--path-root",
+        metavar="DIR",
+        help="A table's paths are relative to DIR and cannot lead out of it. Default: the table's own folder.",
+        show_default=False,
+    ),
+]
 _Lane = Annotated[Lane, typer.Option("--lane", help="Which lane: live queries go before bulk.")]
 _Failures = Annotated[
     Path | None,
@@ -39,29 +70,43 @@ def register(app: typer.Typer) -> None:
             "clipfleet index ~/Pictures",
             "clipfleet index products/ banners/ --collection shop --failures failed.jsonl",
             "clipfleet index --local examples/pictures",
+            "clipfleet index 'shards/{000..099}.tar' 'archive/**/*.jpg'",
+            "clipfleet index products.csv --path-column file --id-column sku --path-root /data/pictures",
         ),
     )(index)
 
 
-def index(
+def index(  # noqa: PLR0913  each parameter is a flag
     run: Run,
     sources: _Sources,
     *,
     collection: Collection = "images",
     lane: _Lane = Lane.BULK,
     failures: _Failures = None,
+    url_column: _UrlColumn = None,
+    path_column: _PathColumn = None,
+    id_column: _IdColumn = None,
+    path_root: _PathRoot = None,
 ) -> int:
-    """Index folders of pictures.
+    """Index the pictures of folders, shards and tables.
 
-    A picture's id is its path below SOURCE, so indexing again replaces and never doubles. Hidden files are passed
-    over; links are followed. What cannot be read or decoded is reported, and the rest goes on (exit code 3).
+    A picture's id is its path below SOURCE, SHARD/KEY in a shard, and a column, the path or the address in a table: so
+    indexing again replaces and never doubles. Hidden files are passed over; links are followed. What cannot be read or
+    decoded is reported, and the rest goes on (exit code 3).
     """
-    paths = [Path(source) for source in sources]
-    for path in paths:
-        if not path.exists():
-            raise usage(f"{path}: no such file or folder")
+    from clipfleet.index import TABLE_SUFFIXES, Columns, SourceError, open_sources  # noqa: PLC0415
+
+    columns = Columns(url_column, path_column, id_column, path_root)
+    if columns != Columns() and not any(source.lower().endswith(TABLE_SUFFIXES) for source in sources):
+        raise usage("columns and --path-root are for tables, and none of the sources is one")
+    try:
+        opened = open_sources(sources, columns)
+    except FileNotFoundError as error:
+        raise usage(f"{error}: no such file or folder") from None
+    except SourceError as error:
+        raise usage(str(error)) from None
     with _opened(failures) as file, run.fleet(store=True) as settings:
-        return run_index(run, settings, paths, collection=collection, lane=lane, failures=file)
+        return run_index(run, settings, opened, collection=collection, lane=lane, failures=file)
 
 
 def _opened(failures: Path | None) -> AbstractContextManager[IO[str] | None]:
@@ -74,25 +119,28 @@ def _opened(failures: Path | None) -> AbstractContextManager[IO[str] | None]:
 def run_index(
     run: Run,
     settings: Settings,
-    paths: list[Path],
+    sources: Sequence[Path | Source],
     *,
     collection: str,
     lane: Lane = Lane.BULK,
     failures: IO[str] | None = None,
 ) -> int:
-    """Index ``paths`` and report; the exit code. Failures are written to ``failures`` as JSON lines."""
+    """Index ``sources`` and report; the exit code. Failures are written to ``failures`` as JSON lines."""
     from clipfleet.cli.client import connect  # noqa: PLC0415
     from clipfleet.cli.items import Tally  # noqa: PLC0415
     from clipfleet.cli.lite import RowGuard  # noqa: PLC0415
     from clipfleet.cli.progress import Progress  # noqa: PLC0415
-    from clipfleet.index import index_folder, walk  # noqa: PLC0415
+    from clipfleet.index import count_all, index_sources, open_sources  # noqa: PLC0415
 
+    opened = [each for source in sources for each in (open_sources([source]) if isinstance(source, Path) else [source])]
+    for source in filter(None, (each.about for each in opened)):
+        run.out.note(_visible(source))
     _check_worker(settings)
     tally = Tally(run.out)
     guard = RowGuard(settings, collection) if settings.milvus_is_lite else None
     with ExitStack() as stack:
         client = stack.enter_context(connect(settings, lane=lane.value, wait_for_worker=True))
-        progress = stack.enter_context(Progress(run.out, "indexing", lambda: walk(paths)))
+        progress = stack.enter_context(Progress(run.out, "indexing", lambda: count_all(opened)))
         sink = _Sink(run, progress, failures)
 
         def on_outcome(outcome: Outcome) -> None:
@@ -100,7 +148,7 @@ def run_index(
             sink.add(outcome)
 
         try:
-            report = index_folder(client, paths, collection=collection, on_outcome=on_outcome, guard=guard)
+            report = index_sources(client, opened, collection=collection, on_outcome=on_outcome, guard=guard)
         except KeyboardInterrupt:
             stack.close()
             run.out.note(
@@ -156,7 +204,7 @@ class _Sink:
         if self._out.json_lines:
             self._out.json(line)
         elif self.failed <= _SHOWN_FAILURES:
-            self._out.note(f"{outcome.path}: {error.code}: {error.message}")
+            self._out.note(_visible(f"{outcome.path}: {error.code}: {error.message}"))
 
     def end(self) -> None:
         """Say where the failures are that were not shown."""
@@ -164,6 +212,11 @@ class _Sink:
         if more > 0 and not self._out.json_lines:
             where = "--failures FILE lists them all" if self._file is None else f"{self._file.name} lists them all"
             self._out.note(f"and {more} more; {where}")
+
+
+def _visible(text: str) -> str:
+    r"""Text that names something of others, whose control characters a terminal would obey: those become ``\xNN``."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _summary(run: Run, report: Report, collection: str) -> None:
@@ -176,6 +229,10 @@ def _summary(run: Run, report: Report, collection: str) -> None:
         text += f"; stopped: {report.stopped}"
     if not report.found:
         text = "no pictures found"
+    if report.incomplete:
+        text += f"; incomplete: {', '.join(report.incomplete[:_SHOWN_FAILURES])}"
+    if report.duplicates:
+        text += f"; {report.duplicates} duplicate{'s' if report.duplicates > 1 else ''} not sent again"
     if report.skipped:
         text += f"; {report.skipped} other file{'s' if report.skipped > 1 else ''} skipped"
     if run.out.json_lines or not run.out.is_terminal:
@@ -185,6 +242,8 @@ def _summary(run: Run, report: Report, collection: str) -> None:
             found=report.found,
             failed={str(code): count for code, count in report.failed.items()},
             skipped=report.skipped,
+            duplicates=report.duplicates,
+            incomplete=report.incomplete,
             seconds=round(report.seconds, 2),
             stopped=report.stopped,
         )

@@ -329,8 +329,9 @@ def _worker_env(endpoints: Endpoints, prefix: str) -> Mapping[str, str]:
         "CLIPFLEET_QUEUE": endpoints.queue,
         "CLIPFLEET_PREFIX": prefix,
     }
-    for name in ("MILVUS_URI", "CLIPFLEET_MILVUS_URI", "CLIPFLEET_MILVUS_URI_FILE", "MILVUS_URI_FILE"):
+    for name in ("MILVUS_URI", "MILVUS_URI_FILE", "MILVUS_CA_FILE"):
         env.pop(name, None)
+        env.pop(f"CLIPFLEET_{name}", None)
     if endpoints.milvus_uri:
         env["CLIPFLEET_MILVUS_URI"] = endpoints.milvus_uri
     return env

@@ -50,7 +50,8 @@ class AsyncJob(Pending):
         """The result.
 
         Args:
-            timeout: seconds to wait; None = until the request's deadline.
+            timeout: seconds to wait; None = until it has ended, by its deadline at the latest. A request that was
+                submitted elsewhere is waited for as long as this client's own would be.
 
         Raises:
             RequestFailed: how it failed.
@@ -61,10 +62,10 @@ class AsyncJob(Pending):
     async def outcome(self, timeout: float | None = None) -> Result:  # noqa: ASYNC109 - part of the contract
         """As ``result``, but a failure is returned too, as a result that is not ``ok``."""
         if self.ending is None:
-            # A result in the inbox ends by the engine's clock; nobody watches a key's but its waiters.
             if not self.inbox:
                 self._backend.look_for(self)
-                timeout = self.deadline - time.monotonic() if timeout is None else timeout
+            if self.found and timeout is None:
+                timeout = max(0.0, self.deadline - time.monotonic())
             try:
                 await self._wait(lambda: self.stage is Stage.DONE, timeout)
             finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clipfleet.producer.connection.engine import Engine
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from clipfleet.producer.core.pending import Pending
 
 __all__ = ["LoopRunner"]
+
+# Parents' connections, kept in their children: finalising them there would break them.
+_LEFT_TO_THE_PARENT: Final[list[LoopRunner]] = []
 
 
 class LoopRunner:
@@ -35,8 +38,12 @@ class LoopRunner:
 
     @property
     def inherited(self) -> bool:
-        """See ``AsyncBackend``."""
+        """See ``Backend``."""
         return self._pid != os.getpid()
+
+    def leave_to_parent(self) -> None:
+        """See ``Backend``."""
+        _LEFT_TO_THE_PARENT.append(self)
 
     def add(self, request: Pending) -> None:
         """See ``Backend``."""
@@ -50,7 +57,7 @@ class LoopRunner:
 
     def look_for(self, request: Pending) -> None:
         """See ``Backend``."""
-        self._core.look_for(request)
+        self._core.look_for(request, self.loop.time())
         self._pump_soon()
 
     def look_no_more(self, request: Pending) -> None:

@@ -89,20 +89,19 @@ class Core:
         if request.stage is not Stage.WAITING:
             self._cancels.append((request.id, request.deadline))
         self._fail(request, error_for(ErrorCode.CANCELLED))
-        self._watch.drop(request)
 
-    def look_for(self, request: Pending) -> None:
+    def look_for(self, request: Pending, now: float) -> None:
         """Somebody waits for a result on a key of its own."""
         if request.stage is not Stage.DONE:
-            self._watch.add(request)
+            self._watch.add(request, now)
 
     def look_no_more(self, request: Pending) -> None:
-        """Nobody does any more."""
-        self._watch.drop(request)
+        """One of those waits no more."""
+        self._watch.leave(request)
 
     def fail_all(self, error: RequestFailed) -> None:
         """End whatever is unanswered."""
-        for request in list(self.unanswered.values()):
+        for request in [*self.unanswered.values(), *self._watch.requests]:  # an ended one is not ended again
             self._fail(request, error_for(error.code, error.message))
         self._admission.forget_ended()
 
@@ -182,6 +181,8 @@ class Core:
                 if now >= self._patience_ends(request, self._down_since):
                     self._fail(request, self._redis_away())
             self._admission.forget_ended()
+        for request in self._watch.overdue(now):
+            self._fail(request, self._overdue(request, now))
         if now < self._next_deadline:
             return
         earliest = math.inf
@@ -195,7 +196,7 @@ class Core:
 
     def due(self, now: float) -> float:
         """When ``tick`` or a pump has work to do though nothing arrives; infinity when never."""
-        times = [self._next_deadline if self.unanswered else math.inf]
+        times = [self._next_deadline if self.unanswered else math.inf, self._watch.gives_up]
         # What is overdue waits for its connection, not for the clock.
         times += [
             due for due in (self._admission.due, self._watch.due, self._inbox.due) if due is not None and due > now
@@ -240,6 +241,7 @@ class Core:
     def _fail(self, request: Pending, error: RequestFailed) -> None:
         if request.stage is not Stage.DONE:
             self._forget(request)
+            self._watch.drop(request)
             request.failed(error)
             self._finished.append(request)
 

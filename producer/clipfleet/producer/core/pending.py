@@ -43,9 +43,10 @@ class Pending:
         stage: how far it has come.
         ending: how it ended.
         watched: somebody waits for ACCEPTED.
+        found: it was submitted elsewhere, if ever: this client knows nothing of it but its id.
     """
 
-    __slots__ = ("deadline", "ending", "id", "inbox", "lane", "payload", "stage", "submitted", "watched")
+    __slots__ = ("deadline", "ending", "found", "id", "inbox", "lane", "payload", "stage", "submitted", "watched")
 
     def __init__(
         self, request_id: str, lane: Lane, payload: bytes, submitted: float, deadline: float, *, inbox: bool
@@ -59,6 +60,11 @@ class Pending:
         self.stage = Stage.WAITING
         self.ending: Result | None = None
         self.watched = False
+        self.found = False
+
+    def known_by_id(self) -> None:
+        """It was submitted elsewhere: nothing is to be sent, and its result may be there or come."""
+        self.found, self.stage = True, Stage.ACCEPTED
 
     def ended(self, result: Result) -> None:
         """Set the result; whoever waits is told by ``notify`` when the whole batch has been read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.producer.core.command import Command, Reply
+from clipfleet.producer.core.command import Command, Reply, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ class Presence:
             return []
         self._asking = True
         return [
-            Command(("TIME",), self._time, lambda _: None),
+            Command(("TIME",), self._time, nothing),
             Command(("ZREVRANGE", self._key, 0, 0, "WITHSCORES"), self._newest, self._lost),
         ]
 

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from clipfleet.producer.core.command import Command, Reply
-from clipfleet.schemas.limits import DEFAULT_MAX_REQUEST_BYTES
+from clipfleet.schemas.limits import DEFAULT_MAX_QUEUE_BYTES, DEFAULT_MAX_REQUEST_BYTES
 
 __all__ = ["SizeLimit"]
 
@@ -15,7 +15,7 @@ FRESH_S: Final = 5.0
 
 
 class SizeLimit:
-    """The queue's ``max_request_bytes``.
+    """The queue's ``max_request_bytes``, or its ``max_queue_bytes`` where that is less.
 
     Args:
         key: the hash of the fleet's settings.
@@ -39,7 +39,7 @@ class SizeLimit:
         if self._asking:
             return []
         self._asking = True
-        return [Command(("HMGET", self._key, "max_request_bytes"), self._told, self._lost)]
+        return [Command(("HMGET", self._key, "max_request_bytes", "max_queue_bytes"), self._told, self._lost)]
 
     def _told(self, reply: Reply, now: float) -> None:
         self._asking = False
@@ -47,8 +47,12 @@ class SizeLimit:
         if isinstance(reply, Exception):
             self.most = math.inf
         else:
-            text = reply[0] or b""
-            self.most = int(text) if text.isdigit() else DEFAULT_MAX_REQUEST_BYTES
+            defaults = (DEFAULT_MAX_REQUEST_BYTES, DEFAULT_MAX_QUEUE_BYTES)
+            self.most = min(map(_number, reply, defaults))
 
     def _lost(self, _now: float) -> None:
         self._asking = False
+
+
+def _number(text: bytes | None, default: int) -> int:
+    return int(text) if text is not None and text.isdigit() else default

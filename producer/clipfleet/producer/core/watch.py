@@ -6,6 +6,7 @@ pause between looks grows from 10 ms to 250 ms, for each key on its own.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.producer.core.command import Command, Reply
@@ -22,16 +23,21 @@ __all__ = ["KeyWatch"]
 FIRST_PAUSE_S: Final = 0.01
 LONGEST_PAUSE_S: Final = 0.25
 GROWTH: Final = 1.5
+# A worker that meets a request too late says so itself, and is found within two looks; else its caller is told here.
+GRACE_S: Final = 2 * LONGEST_PAUSE_S
 
 
 class _Look:
-    __slots__ = ("asking", "due", "pause", "request")
+    __slots__ = ("asking", "due", "pause", "request", "until", "waiters")
 
-    def __init__(self, request: Pending) -> None:
+    def __init__(self, request: Pending, now: float) -> None:
         self.request = request
         self.asking = False
         self.due = 0.0
         self.pause = FIRST_PAUSE_S
+        # A result may have been there for long when somebody asks for it first.
+        self.until = math.inf if request.found else max(now, request.deadline) + GRACE_S
+        self.waiters = 0
 
 
 class KeyWatch:
@@ -47,16 +53,39 @@ class KeyWatch:
         self._deliver = deliver
         self._looks: dict[Pending, _Look] = {}
 
-    def add(self, request: Pending) -> None:
-        """Start looking."""
-        self._looks.setdefault(request, _Look(request))
+    def add(self, request: Pending, now: float) -> None:
+        """One more waits for it: look."""
+        look = self._looks.setdefault(request, _Look(request, now))
+        look.waiters += 1
+
+    def leave(self, request: Pending) -> None:
+        """One waits no more; nobody left, nobody looks."""
+        look = self._looks.get(request)
+        if look is not None:
+            look.waiters -= 1
+            if not look.waiters:
+                self.drop(request)
 
     def drop(self, request: Pending) -> None:
-        """Nobody waits for it any more."""
+        """It has ended."""
         self._looks.pop(request, None)
 
     def __len__(self) -> int:
         return len(self._looks)
+
+    @property
+    def requests(self) -> list[Pending]:
+        """All that somebody waits for."""
+        return list(self._looks)
+
+    def overdue(self, now: float) -> list[Pending]:
+        """Those whose deadline passed without a result."""
+        return [look.request for look in self._looks.values() if now >= look.until]
+
+    @property
+    def gives_up(self) -> float:
+        """When the next is overdue; infinity when none will be."""
+        return min((look.until for look in self._looks.values()), default=math.inf)
 
     @property
     def due(self) -> float | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Job"]
 
-# The engine ends every request by its deadline; this is for a machine that stops it meanwhile.
+# The engine ends every request of its own by its deadline; this is for a machine that stops it meanwhile.
 OVERTIME_S: Final = 5.0
 
 
@@ -51,7 +51,8 @@ class Job(Pending):
         """The result.
 
         Args:
-            timeout: seconds to wait; None = until the request's deadline.
+            timeout: seconds to wait; None = until it has ended, by its deadline at the latest. A request that was
+                submitted elsewhere is waited for as long as this client's own would be.
 
         Raises:
             RequestFailed: how it failed.
@@ -107,7 +108,7 @@ class Job(Pending):
 
     def _wait(self, timeout: float | None) -> None:
         if timeout is None:
-            timeout = max(0.0, self.deadline - time.monotonic()) + OVERTIME_S
+            timeout = max(0.0, self.deadline - time.monotonic()) + (0.0 if self.found else OVERTIME_S)
         self._latch("_done_latch", lambda: self.stage is Stage.DONE, timeout)
 
     def _latch(self, name: str, is_open: Callable[[], bool], timeout: float | None) -> None:

@@ -79,10 +79,10 @@ class Runner:
 
     def look_for(self, request: Pending) -> None:
         """Somebody waits for a result on a key of its own."""
-        self._post(self.core.look_for, request)
+        self._post(lambda one: self.core.look_for(one, self._loop.time()), request)
 
     def look_no_more(self, request: Pending) -> None:
-        """Nobody does any more."""
+        """One of those waits no more."""
         with suppress(RuntimeError):  # closed meanwhile: it looks for nothing any more
             self._post(self.core.look_no_more, request)
 

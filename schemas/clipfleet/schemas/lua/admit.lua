@@ -20,8 +20,9 @@ end
 local fleet = redis.call('HMGET', KEYS[3], 'capacity', 'bulk_capacity', 'max_request_bytes', 'max_queue_bytes', 'rate')
 local capacity = tonumber(fleet[1]) or 10000
 local bulk_capacity = tonumber(fleet[2]) or math.floor(capacity * 0.9)
-local max_request_bytes = tonumber(fleet[3]) or 8388608
 local max_queue_bytes = tonumber(fleet[4]) or 268435456
+-- What an empty queue has no room for would be queue_full for ever.
+local max_request_bytes = math.min(tonumber(fleet[3]) or 8388608, max_queue_bytes)
 local rate = tonumber(fleet[5]) or 0
 
 local in_bulk = redis.call('XLEN', KEYS[2])

@@ -1,0 +1,215 @@
+"""Index what sources give through a client."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from clipfleet.index.files import read_picture
+from clipfleet.index.sources import Failure, Item, Seen, Skip, open_sources
+from clipfleet.schemas.errors import ErrorCode, RequestFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from clipfleet.index.sources import Event, Source
+    from clipfleet.producer import Client
+    from clipfleet.producer.requests import NewRequest
+
+__all__ = ["Outcome", "Report", "index_sources"]
+
+# Failures that say nothing of the picture: nobody is there to take it.
+_FLEET_GONE: Final = frozenset(
+    {ErrorCode.UNAVAILABLE, ErrorCode.QUEUE_FULL, ErrorCode.EXPIRED, ErrorCode.STORE_FAILED, ErrorCode.CANCELLED}
+)
+# A table may hold millions of bad rows in a row, all of them found while the pictures before it are under way.
+_MOST_WAITING: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one picture.
+
+    Attributes:
+        path: where it came from, printable: a file, ``shard.tar/0001.jpg``, ``urls.csv:7``.
+        id: its row's id.
+        error: why it was not indexed; None when it was.
+        whole: whether the error is that of a whole shard or table, which is not done then.
+    """
+
+    path: str
+    id: str
+    error: RequestFailed | None = None
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of all.
+
+    Attributes:
+        indexed: pictures whose row Milvus has acknowledged.
+        failed: how many failed, by error code.
+        seconds: how long it took.
+        stopped: why it ended before the sources did; empty when it did not.
+        skipped: other files of folders and shards, which have no picture's suffix.
+        duplicates: pictures that came once more under the same id, and were not sent again.
+        incomplete: shards and tables that are not done, since they end too early or cannot be read.
+    """
+
+    indexed: int = 0
+    failed: Counter[ErrorCode] = field(default_factory=Counter)
+    seconds: float = 0.0
+    stopped: str = ""
+    skipped: int = 0
+    duplicates: int = 0
+    incomplete: list[str] = field(default_factory=list)
+
+    @property
+    def found(self) -> int:
+        """Pictures seen."""
+        return self.indexed + self.failed.total()
+
+    @property
+    def rate(self) -> float:
+        """Pictures per second."""
+        return self.found / self.seconds if self.seconds else 0.0
+
+
+def index_sources(
+    client: Client,
+    sources: Sequence[str | os.PathLike[str] | Source],
+    *,
+    collection: str = "images",
+    max_in_flight: int = 256,
+    on_outcome: Callable[[Outcome], None] | None = None,
+    guard: Callable[[int], str] | None = None,
+) -> Report:
+    """Index every picture of ``sources``; see ``open_sources`` for what they may be.
+
+    Nothing is listed into memory; a full queue is waited for; one bad picture never stops the others. When
+    ``max_in_flight`` pictures in a row fail because nobody is there (no worker, no Redis, no store) the run is
+    ``stopped``: a million more would fail alike. So it is when workers forbid each of the first addresses.
+
+    Args:
+        client: of the fleet; make it with ``lane="bulk"`` so that live queries go first, and ``wait_for_worker=True``
+            so that a worker or Redis may be restarted meanwhile.
+        sources: names of sources, or what ``open_sources`` made of them with columns of its own.
+        collection: where the rows go.
+        max_in_flight: how many pictures are under way at most.
+        on_outcome: called with each outcome, in the order found.
+        guard: called with the number of pictures sent before each one; a text ends the run, and is ``stopped``.
+
+    Raises:
+        FileNotFoundError: a source does not exist.
+        SourceError: a source cannot be used so.
+    """
+    began = time.monotonic()
+    with Seen() as seen:
+        run = _Run(collection, guard, on_outcome, patience=max_in_flight)
+        for result in client.map(run.requests(_opened(sources), seen), max_in_flight=max_in_flight):
+            run.answered(result.error)
+    run.report.seconds = time.monotonic() - began
+    return run.report
+
+
+_Given: TypeAlias = "str | os.PathLike[str] | Source"
+
+
+def _opened(sources: Sequence[_Given]) -> list[Source]:
+    if all(isinstance(source, str | os.PathLike) for source in sources):
+        return open_sources(cast("list[str]", sources))
+    opened: list[Source] = []
+    for source in sources:
+        opened += open_sources([source]) if isinstance(source, str | os.PathLike) else [source]
+    return opened
+
+
+class _Run:
+    """The pictures between source and answer, in order."""
+
+    def __init__(
+        self,
+        collection: str,
+        guard: Callable[[int], str] | None,
+        on_outcome: Callable[[Outcome], None] | None,
+        *,
+        patience: int,
+    ) -> None:
+        self.report = Report()
+        self._patience = patience
+        self._unanswered = 0
+        self._collection = collection
+        self._guard = guard
+        self._on_outcome = on_outcome
+        # What is under way, without an error yet, and the failures that wait for their turn.
+        self._order: deque[Outcome] = deque()
+
+    def requests(self, sources: Sequence[Source], seen: Seen) -> Iterator[NewRequest]:
+        """A request for each readable picture."""
+        sent = 0
+        for event in (event for source in sources for event in source.events(seen)):
+            if self._guard is not None and not self.report.stopped:
+                self.report.stopped = self._guard(sent)
+            if self.report.stopped:
+                return
+            if (request := self._request(event)) is not None:
+                yield request
+                sent += 1
+
+    def _request(self, event: Event) -> NewRequest | None:
+        from clipfleet.producer import requests  # noqa: PLC0415  so that the walk alone needs no client
+
+        match event:
+            case Skip():
+                if event.reason == Skip.OTHER:
+                    self.report.skipped += event.count
+                else:
+                    self.report.duplicates += event.count
+            case Failure():
+                self._failed(Outcome(event.label, event.id, event.error, event.whole))
+            case Item():
+                try:
+                    picture: Any = event.picture
+                    data = read_picture(picture) if isinstance(picture, Path) else picture
+                except RequestFailed as error:
+                    self._failed(Outcome(event.label, event.id, error))
+                else:
+                    self._order.append(Outcome(event.label, event.id))
+                    return requests.index_image(data, id=event.id, metadata=event.metadata, collection=self._collection)
+        return None
+
+    def answered(self, error: RequestFailed | None) -> None:
+        """The next answer."""
+        gone = error is not None and (error.code in _FLEET_GONE or self._refuses_all(error))
+        self._unanswered = self._unanswered + 1 if gone else 0
+        if self._unanswered >= self._patience and not self.report.stopped:
+            self.report.stopped = f"the last {self._unanswered} pictures were not answered: {error}"
+        self._tell(replace(self._order.popleft(), error=error))
+        while self._order and self._order[0].error is not None:
+            self._tell(self._order.popleft())
+
+    def _refuses_all(self, error: RequestFailed) -> bool:
+        """Whether no worker may fetch addresses at all, as it seems from the start."""
+        return error.code is ErrorCode.FETCH_FORBIDDEN and not self.report.indexed
+
+    def _failed(self, failure: Outcome) -> None:
+        """Tell at once what nothing comes before; else it waits for its turn, so that outcomes keep their order."""
+        if not self._order or len(self._order) > _MOST_WAITING:
+            self._tell(failure)
+        else:
+            self._order.append(failure)
+
+    def _tell(self, outcome: Outcome) -> None:
+        if outcome.error is None:
+            self.report.indexed += 1
+        else:
+            self.report.failed[outcome.error.code] += 1
+        if outcome.whole and outcome.path not in self.report.incomplete:
+            self.report.incomplete.append(outcome.path)
+        if self._on_outcome is not None:
+            self._on_outcome(outcome)

@@ -1,0 +1,139 @@
+"""Where pictures come from: one interface over folders, patterns, shards and tables.
+
+A source streams events (``Item``, ``Failure``, ``Skip``) and never lists anything into memory. The seam for what is
+built on top: an item's id is the same in every run, and its picture is not read, nor fetched, before it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clipfleet.index.files import printable
+from clipfleet.index.sources.braces import expand
+from clipfleet.index.sources.folder import Folders, Glob, is_pattern, matches
+from clipfleet.index.sources.item import Event, Failure, Item, Skip, Source, SourceError
+from clipfleet.index.sources.seen import Seen
+from clipfleet.index.sources.table import TABLE_SUFFIXES, Columns, Table
+from clipfleet.index.sources.tar import TAR_SUFFIXES, Tars
+from clipfleet.schemas.errors import RequestFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = [
+    "TABLE_SUFFIXES",
+    "Columns",
+    "Event",
+    "Failure",
+    "Folders",
+    "Glob",
+    "Item",
+    "Seen",
+    "Skip",
+    "Source",
+    "SourceError",
+    "Table",
+    "Tars",
+    "count_all",
+    "open_sources",
+]
+
+
+def open_sources(names: Sequence[str | os.PathLike[str]], columns: Columns | None = None) -> list[Source]:
+    """What each name stands for, by its suffix.
+
+    ``.tar``, ``.tar.gz``, ``.tgz``: webdataset shards; ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.parquet``:
+    tables; everything else: pictures, in folders or by itself. ``{000..099}`` and ``{a,b}`` are expanded, and so are
+    ``*``, ``?``, ``[a-z]`` and ``**``, unless something has that very name.
+
+    Args:
+        names: of the sources.
+        columns: which columns of tables hold what.
+
+    Raises:
+        FileNotFoundError: a source does not exist; of a brace range of shards: none does.
+        SourceError: a table cannot be used so; a range stands for too much.
+    """
+    folders: list[Path] = []
+    sources: list[Source] = []
+    for name in names:
+        text = os.fspath(name)
+        low = text.lower().rstrip("/")
+        if low.endswith(TAR_SUFFIXES) and not Path(text).is_dir():
+            sources.append(Tars(_paths(text), printable(text)))
+        elif low.endswith(TABLE_SUFFIXES) and not Path(text).is_dir():
+            sources += [_table(path, columns or Columns()) for path in _paths(text, there=True)]
+        else:
+            for each in _expanded(text):
+                if is_pattern(each) and not os.path.lexists(each):
+                    sources.append(Glob(each))
+                else:
+                    folders.append(Path(each))
+    for folder in folders:
+        if not folder.exists():
+            raise FileNotFoundError(str(folder))
+    if folders:
+        sources.insert(0, Folders(folders, alone=not sources))
+    return sources
+
+
+def count_all(sources: Sequence[Source]) -> Iterator[object]:
+    """Something for each item there may be; for the time left.
+
+    Raises:
+        OSError: it cannot be told cheaply, or at all; the run itself will say why.
+    """
+    try:
+        for source in sources:
+            yield from source.count()
+    except RequestFailed as error:
+        raise OSError(str(error)) from None
+
+
+def _expanded(text: str) -> Iterator[str]:
+    """A name's expansions; itself where something has that very name."""
+    if os.path.lexists(text):
+        yield text
+        return
+    try:
+        yield from expand(text)
+    except ValueError as error:
+        raise SourceError(str(error)) from None
+
+
+def _paths(text: str, *, there: bool = False) -> list[Path]:
+    """Files of shards or tables; with ``there`` all of them must exist, else one."""
+    paths: list[Path] = []
+    for each in _expanded(text):
+        paths += matches(each) if is_pattern(each) and not os.path.lexists(each) else [Path(each)]
+    missing = (path for path in paths if not os.path.lexists(path))
+    if (first := next(missing, None)) is not None and (there or not any(map(os.path.lexists, paths))):
+        raise FileNotFoundError(str(first))
+    return paths
+
+
+def _table(path: Path, columns: Columns) -> Source:
+    try:
+        return Table(path, columns)
+    except RequestFailed as error:
+        return _Unreadable(path, error)
+
+
+class _Unreadable:
+    """A table that cannot be opened: a failure like any other, since the other sources can."""
+
+    about = ""
+
+    def __init__(self, path: Path, error: RequestFailed) -> None:
+        self._failure = Failure(printable(str(path)), printable(str(path)), error, whole=True)
+
+    def events(self, seen: Seen) -> Iterator[Event]:
+        """The failure."""
+        del seen
+        yield self._failure
+
+    def count(self) -> Iterator[object]:
+        """The failure."""
+        yield self._failure

@@ -1,0 +1,93 @@
+"""What a source of pictures gives: one stream of items, failures and things passed over, in the order found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from clipfleet.index.sources.seen import Seen
+    from clipfleet.producer.requests import Url
+    from clipfleet.schemas.errors import RequestFailed
+
+__all__ = ["Event", "Failure", "Item", "Skip", "Source", "SourceError"]
+
+
+class SourceError(ValueError):
+    """A source cannot be used as it was asked for: no such column, a package is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One picture to be indexed.
+
+    Attributes:
+        id: its row's id, the same in every run.
+        label: where it is, for people: a path, ``shard.tar/0001.jpg``, ``urls.csv:7``.
+        picture: its bytes; or a file of this machine, not read yet; or an address that a worker fetches.
+        metadata: its row's metadata.
+        size: how many bytes the picture has, where that is known before it is read.
+    """
+
+    id: str
+    label: str
+    picture: bytes | Path | Url
+    metadata: dict[str, Any] = field(default_factory=dict)
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Something that cannot be indexed; what comes after it goes on.
+
+    Attributes:
+        id: the row's id where it is known, else what names the thing best.
+        label: where it is, for people.
+        error: why.
+        whole: whether it is said of a whole shard or table, which is then not done however many items it gave.
+    """
+
+    id: str
+    label: str
+    error: RequestFailed
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """What is passed over on purpose, and counted.
+
+    Attributes:
+        reason: ``OTHER`` or ``DUPLICATE``.
+        count: how many.
+    """
+
+    reason: str
+    count: int = 1
+
+    OTHER = "other"  # not a picture, nor what belongs to one
+    DUPLICATE = "duplicate"  # the same id and the same picture once more
+
+
+Event: TypeAlias = "Item | Failure | Skip"
+
+
+class Source(Protocol):
+    """Pictures of one kind of place. Nothing is listed into memory, and no item's fault ends the stream."""
+
+    @property
+    def about(self) -> str:
+        """One line for people: which kind it was taken for, and what was guessed; empty where nothing was."""
+
+    def events(self, seen: Seen) -> Iterator[Event]:
+        """Everything there is; ids that ``seen`` holds already are not given again."""
+
+    def count(self) -> Iterator[object]:
+        """Something for each item there may be, more cheaply than ``events``; for the time left.
+
+        Raises:
+            OSError: it cannot be told cheaply.
+        """

@@ -1,0 +1,90 @@
+"""`map` of the client for threads."""
+
+from __future__ import annotations
+
+import threading
+
+from clipfleet.producer import (
+    Client,
+    ErrorCode,
+    requests,
+)
+from support.raw_worker import RawWorker, answer
+from support.waiting import wait_until
+
+
+def test_map_keeps_the_order_and_turns_failures_into_results(client, worker, tmp_path):
+    def source():
+        for number in range(300):
+            if number % 10 == 3:
+                yield requests.run("fail", {"code": "corrupt_image"}, tag=number)
+            elif number % 10 == 7:
+                yield requests.embed_image(tmp_path / "missing.jpg", tag=number)
+            else:
+                yield requests.echo(number, tag=number)
+
+    pairs = list(client.map_with_request(source(), max_in_flight=20))
+    assert [request.tag for request, _ in pairs] == list(range(300))
+    for request, result in pairs:
+        expected = {3: ErrorCode.CORRUPT_IMAGE, 7: ErrorCode.FETCH_FAILED}.get(request.tag % 10)
+        assert (result.error.code if result.error else None) == expected
+        assert result.ok == (expected is None)
+    assert "missing.jpg" in str(pairs[7][1].error)
+
+
+def test_map_takes_no_more_from_its_source_than_may_be_in_flight(client, worker):
+    taken = []
+
+    def source():
+        for number in range(100):
+            taken.append(number)
+            yield requests.echo(number)
+
+    results = client.map(source(), max_in_flight=10)
+    for count, result in enumerate(results, start=1):
+        assert result.ok
+        assert len(taken) <= count + 10
+    assert len(taken) == 100
+
+
+def test_map_as_completed_does_not_wait_for_the_slow_one(redis_server, redis_client, keys, client):
+    slow = threading.Event()
+
+    def handler(request):
+        assert request.inputs["data"] != 0 or slow.wait(10)
+        return answer(request)
+
+    workers = [RawWorker(redis_server.url, keys, handler=handler, count=1) for _ in range(2)]
+    with workers[0], workers[1]:
+        wait_until(lambda: redis_client.zcard(keys.workers), 5, "a worker's presence")
+        seen = []
+        for result in client.map(map(requests.echo, range(50)), ordered=False):
+            seen.append(result.outputs["data"])
+            if len(seen) == 49:
+                slow.set()
+    assert seen[-1] == 0
+    assert sorted(seen) == list(range(50))
+
+
+def test_map_waits_while_the_queue_is_full(redis_server, redis_client, keys, worker):
+    redis_client.hset(keys.fleet, mapping={"capacity": 5, "rate": 1000})
+    with Client(redis_server.url, queue=keys.queue, timeout=20) as client:
+        results = list(client.map((requests.echo(n) for n in range(300)), max_in_flight=64, lane="bulk"))
+    assert [result.outputs["data"] for result in results] == list(range(300))
+
+
+def test_leaving_a_map_early_cancels_what_is_under_way(redis_server, redis_client, keys, client):
+    gate = threading.Event()
+
+    def handler(request):
+        assert request.inputs["data"] == 0 or gate.wait(10)
+        return answer(request)
+
+    with RawWorker(redis_server.url, keys, handler=handler, count=1):
+        wait_until(lambda: redis_client.zcard(keys.workers), 5, "the worker's presence")
+        stream = client.map(requests.echo(number) for number in range(6))
+        assert next(stream).outputs == {"data": 0}
+        stream.close()
+        wait_until(lambda: len(redis_client.keys(keys.cancel("*"))) == 5, 5, "five cancel keys")
+        gate.set()
+        wait_until(lambda: redis_client.xlen(keys.lanes[0]) == 0, 5, "the queue to drain")
