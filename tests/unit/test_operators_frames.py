@@ -147,6 +147,12 @@ def test_given_sound_alone_then_there_is_no_video_in_it():
     assert failure(out.getvalue()).code is ErrorCode.UNSUPPORTED_MEDIA
 
 
+def test_given_a_coding_that_nobody_knows_then_it_is_unsupported(clip):
+    unknown = clip.replace(b"mp4v", b"zzzz")
+    assert unknown != clip
+    assert failure(unknown).code is ErrorCode.UNSUPPORTED_MEDIA
+
+
 def test_given_more_pixels_than_are_decoded_then_it_fails_before_they_are(clip):
     class Services:
         fetcher = Fetcher()
