@@ -10,11 +10,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from clipfleet.store.lite import LiteServer
 from support.cli import clean_environment
+from support.fixtures import skip_or_fail
 from support.fleet import TESTS
 from support.pages import examples, links
 from support.raw_worker import RawWorker
@@ -88,6 +90,8 @@ def test_given_an_example_when_run_then_it_does_what_it_says(
     fleet = {"CLIPFLEET_REDIS_URL": redis_server.url, "CLIPFLEET_QUEUE": keys.queue}
     if "milvus_" in code:
         fleet["MILVUS_URI"] = request.getfixturevalue("milvus")
+    if "clip.mp4" in code:
+        make_clip(folder / "clip.mp4")
     for variable, value in fleet.items():
         monkeypatch.setenv(variable, value)
     names: dict[str, object] = {"__name__": f"example_{name}"}
@@ -101,6 +105,21 @@ def test_given_an_example_when_run_then_it_does_what_it_says(
                 exec(compile(block.code, str(page), "exec", dont_inherit=True), names)
             else:
                 stack.enter_context(run_shell(block.code, fleet))
+
+
+def make_clip(path: Path) -> None:
+    """Three seconds of grey, ten frames each."""
+    try:
+        import av
+    except ImportError:
+        skip_or_fail("PyAV is not installed, the [video] extra")
+    with av.open(str(path), "w") as made:
+        stream = made.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for _ in range(30):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 90, np.uint8), format="rgb24")
+            made.mux(stream.encode(frame))
+        made.mux(stream.encode())
 
 
 @contextmanager
