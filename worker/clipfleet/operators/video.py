@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clipfleet.operators.operator import Operator, Place, current_item
-from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,12 +71,12 @@ class Frames(Operator):
             item = current_item()
             data = bytes(services.fetcher.fetch(video, timeout_s=item.left_s))
             kind = _kind(data)
-            return _within(self._read(data, kind, services, threads), item.deadline)
+            return self._read(data, kind, services, threads, item.deadline)
 
         return frames
 
     def _read(
-        self, data: bytes, kind: str, services: Services, threads: int
+        self, data: bytes, kind: str, services: Services, threads: int, deadline: float
     ) -> Iterator[tuple[NDArray[np.uint8], float]]:
         import av  # noqa: PLC0415
 
@@ -91,6 +91,9 @@ class Frames(Operator):
                 stream.codec_context.thread_count = threads
                 _check_size(stream.codec_context, most)
                 for frame in container.decode(stream):
+                    if time.monotonic() > deadline:
+                        # The rest would take a core from those who still wait.
+                        raise error_for(ErrorCode.EXPIRED)
                     # Again, since a stream may change its size on the way.
                     _check_size(frame, most)
                     if frame.time is not None:
@@ -105,7 +108,10 @@ class Frames(Operator):
                     given += 1
                     if given == self.limit:
                         return
-        except (av.error.FFmpegError, ValueError) as problem:
+        except RequestFailed:
+            raise
+        except Exception as problem:  # noqa: BLE001
+            # Besides its own errors PyAV raises what hostile bytes lead it to (IndexError was seen): a verdict on them.
             raise error_for(ErrorCode.CORRUPT_IMAGE, f"video: {str(problem)[:200]}") from None
         if not given:
             raise error_for(ErrorCode.CORRUPT_IMAGE, "video: it holds no frame")
@@ -144,16 +150,6 @@ def _upright(frame: Any) -> NDArray[np.uint8]:
     pixels = np.asarray(frame.to_ndarray(format="rgb24"), dtype=np.uint8)
     turns = round((getattr(frame, "rotation", 0) or 0) / 90) % 4
     return np.ascontiguousarray(np.rot90(pixels, turns)) if turns else pixels
-
-
-def _within(
-    frames: Iterator[tuple[NDArray[np.uint8], float]], deadline: float
-) -> Iterator[tuple[NDArray[np.uint8], float]]:
-    """The same, until ``deadline``: decoding the rest would take a core from those who still wait."""
-    for frame in frames:
-        if time.monotonic() > deadline:
-            raise error_for(ErrorCode.EXPIRED)
-        yield frame
 
 
 frames = Frames
