@@ -8,8 +8,9 @@ import pytest
 
 from clipfleet.cli import main
 from clipfleet.cli.pipeline_items import is_file_input
-from support.cli import Done
+from support.cli import Done, end, start
 from support.fleet import TESTS
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,6 +214,19 @@ def test_given_trace_when_run_then_the_values_of_that_input(cli):
     *_, last = cli("run", "mine:size", "nowhere.png", HEART, "--trace", "2", "--json").lines
     assert (last["trace"], last["steps"][0]["inputs"]) == (2, [f"bytes[{HEART.stat().st_size}]"])
     assert "no input 9" in cli("run", "mine:shout", "a", "--trace", "9").err
+
+
+def test_given_a_step_that_never_ends_when_interrupted_then_the_command_ends(tmp_path):
+    (tmp_path / "hanging.py").write_text(
+        "import threading\nfrom pathlib import Path\nfrom clipfleet import pipeline\n\n\n"
+        "def hang(text):\n    Path('begun').touch()\n    threading.Event().wait()\n\n\n"
+        "hanging = pipeline.input('text').map('text', 'never', hang).output('never')\n"
+    )
+    process = start("pipeline", "run", "hanging:hanging", "a", cwd=tmp_path)
+    wait_until((tmp_path / "begun").exists, timeout=30)
+    out, err = end(process)
+    assert (process.returncode, out) == (130, "")
+    assert "interrupted" in err
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,13 +173,21 @@ def _opened(run: Run, pipeline: Pipeline, model: str, **options: Any) -> Iterato
 
     settings = load(run.flags)
     services = ProcessServices(model=model, milvus_uri=settings.milvus_uri, milvus_token=settings.milvus_token)
-    with closing(services):
+    interrupted = False
+    try:
         try:
             pipeline.open(services=services, **options)
         except ValueError as error:
             raise CliError(str(error)) from None
-        with pipeline:
-            yield
+        yield
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        # Closing waits for what runs; whoever presses Ctrl-C does not, and the process takes it along.
+        if not interrupted:
+            pipeline.close()
+            services.close()
 
 
 def _load(target: str) -> Pipeline:
