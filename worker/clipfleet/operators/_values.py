@@ -12,7 +12,9 @@ from clipfleet.schemas.errors import ErrorCode, error_for
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Box", "as_box", "as_pixels", "as_vector", "unit", "whole_size"]
+    from clipfleet.operators.limits import ImageLimits
+
+__all__ = ["Box", "as_box", "as_pixels", "as_vector", "as_whole_pixels", "unit", "whole_size"]
 
 Box = tuple[float, float, float, float]
 """x0, y0, x1, y1 in pixels from the upper left corner; x1 and y1 are the first ones outside."""
@@ -37,6 +39,21 @@ def as_pixels(value: Any) -> NDArray[np.uint8]:
         return value
     found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
     raise error_for(ErrorCode.BAD_SHAPE, f"pixels are uint8 [h, w, 3], not {found}")
+
+
+def as_whole_pixels(value: Any, limits: ImageLimits) -> NDArray[np.uint8]:
+    """A picture that is no sliver: scaled by its shorter side, one would be larger than any picture that is decoded.
+
+    Raises:
+        BadInput: ``bad_shape`` for anything else.
+    """
+    height, width = as_pixels(value).shape[:2]
+    if max(height, width) > limits.max_aspect * min(height, width):
+        raise error_for(
+            ErrorCode.BAD_SHAPE, f"{width} x {height}: one side is over {limits.max_aspect:g} times the other"
+        )
+    pixels: NDArray[np.uint8] = value
+    return pixels
 
 
 def as_vector(value: Any, dimension: int | None = None) -> NDArray[np.float64]:

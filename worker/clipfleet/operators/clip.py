@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from clipfleet.operators._values import as_whole_pixels
 from clipfleet.operators.fitting import fit
 from clipfleet.operators.image import prepare_image
 from clipfleet.operators.operator import BatchOperator, Noted, Opened, Place, current_item
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from clipfleet.models.config import ImageConfig
     from clipfleet.models.tokenizer import Tokenize
+    from clipfleet.operators.limits import ImageLimits
 
 __all__ = ["ClipImage", "ClipText", "clip_image", "clip_text"]
 
@@ -49,7 +51,7 @@ class ClipImage(BatchOperator):
 
         def prepare(picture: Any) -> NDArray[np.uint8]:
             if isinstance(picture, np.ndarray):
-                return _fitted(picture, config)
+                return _fitted(picture, config, services.limits)
             encoded = services.fetcher.fetch(picture, timeout_s=current_item().left_s)
             return prepare_image(encoded, config, services.limits)
 
@@ -84,9 +86,8 @@ def _tokens(tokenize: Tokenize, text: str) -> Any:
     return Noted(ids, {"truncated": True}) if truncated else ids
 
 
-def _fitted(pixels: NDArray[Any], config: ImageConfig) -> NDArray[np.uint8]:
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
-        raise error_for(ErrorCode.BAD_SHAPE, f"pixels are uint8 [h, w, 3], not {pixels.dtype} {list(pixels.shape)}")
+def _fitted(pixels: NDArray[Any], config: ImageConfig, limits: ImageLimits) -> NDArray[np.uint8]:
+    as_whole_pixels(pixels, limits)
     from PIL import Image  # noqa: PLC0415  (whoever sends encoded pictures has it by then)
 
     return np.asarray(fit(Image.fromarray(np.ascontiguousarray(pixels)), config))

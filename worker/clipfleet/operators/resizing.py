@@ -9,10 +9,9 @@ import numpy as np
 from PIL import Image
 
 from clipfleet.models.config import ImageConfig, Interpolation, ResizeMode
-from clipfleet.operators._values import as_pixels, whole_size
+from clipfleet.operators._values import as_whole_pixels, whole_size
 from clipfleet.operators.fitting import fit
 from clipfleet.operators.operator import Operator, Place
-from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,12 +65,10 @@ class Resize(Operator):
         config = ImageConfig(
             whole_size(self.size, "size"), self.mode, self.interpolation, self.fill, (0, 0, 0), (1, 1, 1)
         )
-        most = place.services.limits.max_aspect
+        limits = place.services.limits
 
         def resize(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-            height, width = as_pixels(pixels).shape[:2]
-            if max(height, width) > most * min(height, width):
-                raise error_for(ErrorCode.BAD_SHAPE, f"{width} x {height}: one side is over {most:g} times the other")
+            as_whole_pixels(pixels, limits)
             return np.asarray(fit(Image.fromarray(np.ascontiguousarray(pixels)), config))
 
         return resize

@@ -21,11 +21,11 @@ is a gather and a *flat_map* over the windows; another pipeline in a stage's pla
 from __future__ import annotations
 
 import functools
-import inspect
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from clipfleet.operators.operator import BatchOperator, Operator, StageOptions
+from clipfleet.operators.operator import BatchOperator, StageOptions
+from clipfleet.pipeline.arguments import Columns, PipelineError, check_call, name_of, names_of, read_options, text_of
 from clipfleet.pipeline.fields import Field, anything
 from clipfleet.pipeline.windows import time_windows, windows
 
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["Column", "Columns", "Flow", "Kind", "Node", "PipelineError", "input_flow"]
 
 Kind = Literal["input", "map", "flat_map", "filter", "gather", "concat", "sink", "output"]
-Columns = str | tuple[str, ...]
-
-
-class PipelineError(ValueError):
-    """A definition that cannot work; the text names the stage."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -151,7 +146,7 @@ class Flow:
         def fold(*columns: list[Any]) -> Any:
             return functools.reduce(lambda so_far, values: does(so_far, *values), zip(*columns, strict=True), initial)
 
-        options = {"name": _name_of(does), **options}
+        options = {"name": name_of(does), **options}
         return flow.stage("map", lists, outputs, fold, options, label="reduce")
 
     def window(
@@ -168,7 +163,9 @@ class Flow:
         ``does`` gets each column as a list. See ``map``.
         """
         if size < 1 or step < 1:
-            raise PipelineError(f"window over {_text(inputs)}: size and step must be at least 1, not {size} and {step}")
+            raise PipelineError(
+                f"window over {text_of(inputs)}: size and step must be at least 1, not {size} and {step}"
+            )
         cut = functools.partial(windows, size=size, step=step)
         return self._windows("window", inputs, outputs, cut, does, options)
 
@@ -185,10 +182,10 @@ class Flow:
         """As ``window``, with ``size`` and ``step`` in seconds of the column ``seconds``; none is empty."""
         if not (size > 0 and step > 0):
             raise PipelineError(
-                f"time_window over {_text(inputs)}: size and step must be above 0, not {size} and {step}"
+                f"time_window over {text_of(inputs)}: size and step must be above 0, not {size} and {step}"
             )
         cut = functools.partial(time_windows, size=size, step=step)
-        return self._windows("time_window", (seconds, *_names(inputs)), outputs, cut, does, options)
+        return self._windows("time_window", (seconds, *names_of(inputs)), outputs, cut, does, options)
 
     # Branches -----------------------------------------------------------------------------------------------------
 
@@ -231,15 +228,15 @@ class Flow:
         """Add a node; what the methods above are made of."""
         from clipfleet.pipeline.pipeline import Pipeline  # noqa: PLC0415  (which is made of flows)
 
-        what = f"{label or kind} {_text(inputs)}"
-        chosen = _options(what, options)
-        writes, reads = _names(outputs), self._read(what, inputs)
+        what = f"{label or kind} {text_of(inputs)}"
+        chosen = read_options(what, options)
+        writes, reads = names_of(outputs), self._read(what, inputs)
         if isinstance(does, Pipeline):
             from clipfleet.pipeline.splice import splice  # noqa: PLC0415
 
             return splice(self, does, kind, reads, writes)
-        name = chosen.name or _name_of(does)
-        _check_call(f"{what} ({name})", does, len(reads))
+        name = chosen.name or name_of(does)
+        check_call(f"{what} ({name})", does, len(reads))
         if isinstance(does, BatchOperator) and chosen.inline:
             raise PipelineError(f"{what} ({name}): what runs in batches cannot be inline")
         depth = len(self.scope) + (kind == "flat_map")
@@ -265,14 +262,14 @@ class Flow:
 
     def _gather(self, label: str, inputs: Columns, does: Any) -> tuple[tuple[str, ...], Flow]:
         """Close the rows below: their columns become lists of the row above, under names that nobody can write."""
-        what = f"{label} {_text(inputs)}"
+        what = f"{label} {text_of(inputs)}"
         if not self.scope:
             raise PipelineError(f"{what}: there are no rows to gather; a flat_map or a window opens them")
         reads, scope = self._read(what, inputs), self.scope[:-1]
-        lists = tuple(f"[{name}]" for name in _names(inputs))
+        lists = tuple(f"[{name}]" for name in names_of(inputs))
         node = Node(
             "gather",
-            _name_of(does),
+            name_of(does),
             label,
             (self.head,),
             reads,
@@ -297,7 +294,7 @@ class Flow:
         return flow.stage("map", parts, outputs, does, options, label=label)
 
     def _read(self, what: str, inputs: Columns) -> tuple[Column, ...]:
-        names = _names(inputs)
+        names = names_of(inputs)
         for name in names:
             if name not in self.columns:
                 there = ", ".join(one for one in self.columns if not one.startswith("[")) or "none"
@@ -322,48 +319,3 @@ def input_flow(*columns: str, **fields: Any) -> Flow:
         raise PipelineError("input: name at least one column; names are letters, digits and underscores")
     node = Node("input", "input", "input", (), (), tuple(Column(name, 0) for name in checked))
     return Flow(node, (), {column.name: column for column in node.writes}, checked)
-
-
-def _names(columns: Columns) -> tuple[str, ...]:
-    names = (columns,) if isinstance(columns, str) else tuple(columns)
-    if len(set(names)) != len(names) or not all(names):
-        raise PipelineError(f"{columns!r}: columns are different names")
-    return names
-
-
-def _text(columns: Columns) -> str:
-    return ", ".join(repr(name) for name in _names(columns)) or "nothing"
-
-
-def _name_of(does: Any) -> str:
-    if isinstance(does, Operator):
-        return does.name
-    if isinstance(does, functools.partial):
-        return _name_of(does.func)
-    name = getattr(does, "__name__", None) or type(does).__name__
-    return "lambda" if name == "<lambda>" else str(name)
-
-
-def _options(what: str, options: Mapping[str, Any]) -> StageOptions:
-    try:
-        chosen = StageOptions(**options)
-        return replace(chosen, providers=tuple(chosen.providers)) if chosen.providers is not None else chosen
-    except (TypeError, ValueError) as error:
-        raise PipelineError(f"{what}: {str(error).removeprefix('StageOptions.__init__() ')}") from None
-
-
-def _check_call(what: str, does: Any, count: int) -> None:
-    if isinstance(does, Operator):
-        return
-    if not callable(does):
-        raise PipelineError(f"{what}: {does!r} can be called by nobody; give a function, an operator or a pipeline")
-    if inspect.iscoroutinefunction(does):
-        raise PipelineError(f"{what}: stages run in threads; an async function cannot be one")
-    try:
-        signature = inspect.signature(does)
-    except (TypeError, ValueError):  # some of C's functions have none
-        return
-    try:
-        signature.bind(*range(count))
-    except TypeError as error:
-        raise PipelineError(f"{what}: it cannot be called with {count} columns: {error}") from None

@@ -27,6 +27,7 @@ from clipfleet.schemas.request import Request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from clipfleet.batching import BatcherStats
     from clipfleet.operators.operator import Services
     from clipfleet.pipeline.observer import Observer
     from clipfleet.pipeline.pipeline import Pipeline
@@ -94,6 +95,10 @@ class Local:
         for stage in self._served.stages:
             if isinstance(stage, BatchStage) and stage.flush is not None:
                 stage.flush()
+
+    def stats(self) -> dict[str, BatcherStats]:
+        """Batches so far, by stage."""
+        return self._engine.stats()
 
     def close(self) -> None:
         """Stop the threads; what is under way ends in ``unavailable``."""
