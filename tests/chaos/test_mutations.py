@@ -125,7 +125,7 @@ MUTATIONS = [
     Mutation(
         "handing back what a dead process held",
         f"{WORKER}/supervisor.py",
-        "self._bury(child, unrun=False)\n            if child.failure",
+        "self._bury(child)\n            if child.failure",
         "if child.failure",
         "tests/acceptance/test_worker_faults.py -k call_loses_nothing",
     ),
@@ -191,7 +191,8 @@ def mutated(copy: Path, request: pytest.FixtureRequest) -> Iterator[Mutation]:
 
 def run_in(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(copy / portion) for portion in PORTIONS)
-    environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    # pytest keeps its folders of the last runs: not among the temporary files that this run leaves none of.
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DEBUG_TEMPROOT": str(copy)}
     return subprocess.run(
         [sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True, check=False
     )

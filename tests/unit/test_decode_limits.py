@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import struct
 import subprocess
 import sys
@@ -216,6 +217,13 @@ def test_given_pillows_warnings_as_errors_in_many_threads_then_none_leaks_and_no
     assert not failures
     with pytest.warns(UserWarning, match="from elsewhere"):
         warnings.warn("from elsewhere", stacklevel=1)
+
+
+def test_given_a_tiff_that_pillow_complains_about_then_no_log_is_written(caplog):
+    samples = [tag for tag in BASE if tag[0] != 277]
+    caplog.set_level(logging.DEBUG)
+    assert code_of(tiff_with(*samples, (277, 4, 1, 18_761))) == "corrupt_image"
+    assert caplog.records == []
 
 
 def test_given_many_decodes_then_the_filter_is_there_once():

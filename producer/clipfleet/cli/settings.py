@@ -141,11 +141,7 @@ def load(
         source=source,
         milvus_is_lite=is_lite,
         attended=ours is not None and ours.has_worker and (queue, prefix) == (ours.queue, ours.prefix),
-        environment={
-            name.removeprefix("CLIPFLEET_").lower(): value
-            for name, value in variables.items()
-            if name.startswith("CLIPFLEET_")
-        },
+        environment=_ours(variables),
     )
     try:
         _ = settings.keys
@@ -160,6 +156,12 @@ def redacted(url: str) -> str:
     host = parts.netloc.rpartition("@")[2]
     user = f"{parts.username or ''}:***@" if parts.password else ""
     return f"{parts.scheme}://{user}{host}{parts.path}"
+
+
+def _ours(variables: Mapping[str, str]) -> dict[str, str]:
+    """Our own variables, by the names of the settings: ``CLIPFLEET_MAX_DELAY_MS`` is ``max_delay_ms``."""
+    start = "CLIPFLEET_"
+    return {name.removeprefix(start).lower(): value for name, value in variables.items() if name.startswith(start)}
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:

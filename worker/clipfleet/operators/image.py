@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import struct
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = ["decode_image", "prepare_image", "silence_pillow"]
 
+_PILLOW_LOG = logging.getLogger("PIL")
 _WHITE = (255, 255, 255)
 _TAG_BITS, _TAG_PHOTOMETRIC, _TAG_ORIENTATION = 258, 262, 274
 _UPRIGHT = {
@@ -122,11 +124,13 @@ _READERS: dict[str, Callable[[bytes], Container]] = {
 
 
 def silence_pillow() -> None:
-    """Keep Pillow's warnings about odd metadata out of the process, for good.
+    """Keep what Pillow says of odd pictures out of the process, for good: a stranger's picture writes no log.
 
     ``warnings.catch_warnings`` swaps a list that all threads share, so it cannot be used around a decode. A
     filter for Pillow's modules alone can stay; it is put back when somebody has reset the list (as pytest does).
     """
+    if _PILLOW_LOG.level != logging.CRITICAL:
+        _PILLOW_LOG.setLevel(logging.CRITICAL)
     wanted = ("ignore", None, Warning)
     for entry in warnings.filters:
         if entry[:3] == wanted and entry[3] is not None and getattr(entry[3], "pattern", "") == r"PIL\.":
