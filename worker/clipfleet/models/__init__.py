@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from clipfleet.models.onnx_runtime import installed_runtimes
     from clipfleet.models.onnx_session import OnnxSession, open_session
     from clipfleet.models.runtime import PROVIDERS, Attempt, Provider, Runtime, open_runtime
+    from clipfleet.models.tensorrt import build_engines
     from clipfleet.models.tokenizer import Tokenize
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "Runtime",
     "TextConfig",
     "Tokenize",
+    "build_engines",
     "cache_directory",
     "choose_devices",
     "export_model",
@@ -95,6 +97,7 @@ _HOMES = {
     "onnx_runtime": ("installed_runtimes",),
     "onnx_session": ("OnnxSession", "open_session"),
     "runtime": ("PROVIDERS", "Attempt", "Provider", "Runtime", "open_runtime"),
+    "tensorrt": ("build_engines",),
     "tokenizer": ("Tokenize",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

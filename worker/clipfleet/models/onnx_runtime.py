@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import redirect_stdout
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,20 +16,19 @@ from clipfleet.models.errors import DeviceUnavailable, ExtraMissing, ModelError
 from clipfleet.models.library import cache_directory
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from clipfleet.models.bundle import Bundle
     from clipfleet.models.runtime import Provider
 
-__all__ = ["installed_runtimes", "open_engine", "open_graph"]
+__all__ = ["engine_directory", "installed_runtimes", "open_engine", "open_graph"]
 
 _NAMES = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
 }
+_DRIVER = Path("/proc/driver/nvidia/version")
 _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 
 
@@ -137,7 +138,7 @@ def _providers(fingerprint: str, provider: Provider, device: str) -> list[Any]:
     )
     if provider == "cuda":
         return [cuda]
-    engines = cache_directory() / "tensorrt" / fingerprint[:16]
+    engines = engine_directory(fingerprint)
     engines.mkdir(parents=True, exist_ok=True)
     tensorrt = (
         _NAMES["tensorrt"],
@@ -150,6 +151,15 @@ def _providers(fingerprint: str, provider: Provider, device: str) -> list[Any]:
         },
     )
     return [tensorrt, cuda]
+
+
+def engine_directory(fingerprint: str, version_file: Path = _DRIVER) -> Path:
+    """Where TensorRT's engines of a model are kept: an engine is good for one model and one driver."""
+    try:
+        found = re.search(r"Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", version_file.read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    return cache_directory() / "tensorrt" / fingerprint[:16] / f"driver-{found[1] if found else 'unknown'}"
 
 
 def _session(ort: Any, graph: Path, providers: list[Any], threads: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.run import PLAIN, Run, command
 
 __all__ = ["register"]
@@ -20,6 +21,15 @@ _Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write the bundle here instead of into the cache.", show_default=False),
 ]
+_Provider = Annotated[
+    str,
+    typer.Option(
+        "--provider",
+        metavar="NAME",
+        help="onnx, or tensorrt: then its engines are built too, on this machine's GPU and for its driver.",
+    ),
+]
+_Device = Annotated[str, typer.Option("--device", metavar="cuda:N", help="The GPU that tensorrt builds for.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +49,7 @@ def register(app: typer.Typer) -> None:
         examples=(
             "clipfleet model export ViT-B-32/laion2b_s34b_b79k",
             "clipfleet model export ViT-B-32/my-checkpoint.safetensors --out models/mine",
+            "clipfleet model export demo --provider tensorrt --device cuda:0",
         ),
     )(export)
 
@@ -74,19 +85,29 @@ def info(run: Run, name: _Name) -> int:
     return 0 if known.get("exported", True) else 1
 
 
-def export(run: Run, name: _Name, *, out: _Out = None) -> int:
+def export(run: Run, name: _Name, *, out: _Out = None, provider: _Provider = "onnx", device: _Device = "cuda:0") -> int:
     """Export an open_clip model to ONNX and check it against open_clip itself. Needs torch, once; workers do not.
 
-    Its vectors must agree with open_clip's (cosine >= 0.9999), or nothing is written.
+    Its vectors must agree with open_clip's (cosine >= 0.9999), or nothing is written. With --provider tensorrt the
+    engines of a model that is exported already (or just was) are built and checked, so that workers start at once.
     """
-    from clipfleet.models import export_model  # noqa: PLC0415  imports torch
+    from clipfleet.models import build_engines, export_model, find_bundle, load_bundle  # noqa: PLC0415
 
-    run.out.step(f"exporting {name}; this takes a minute or two")
-    bundle = export_model(name, out=out)
+    if provider not in {"onnx", "tensorrt"}:
+        raise CliError(f"--provider is onnx or tensorrt, not {provider!r}", exit_code=Exit.USAGE)
+    known = find_bundle(name) if provider == "tensorrt" and out is None else None
+    if known is None:
+        run.out.step(f"exporting {name}; this takes a minute or two")
+    bundle = export_model(name, out=out) if known is None else load_bundle(known)
+    told = {"name": name, "ok": True, "path": str(bundle.path), "fingerprint": bundle.config.fingerprint}
+    if provider == "tensorrt":
+        run.out.step(f"building TensorRT engines of {name} on {device}; this takes minutes")
+        told["engines"] = str(build_engines(bundle, device=device))
     if run.out.json_lines:
-        run.out.json({"name": name, "ok": True, "path": str(bundle.path), "fingerprint": bundle.config.fingerprint})
+        run.out.json(told)
     else:
-        run.out.line(f"{name} is in {bundle.path}\nServe it with: clipfleet worker --model {out or name}")
+        kept = f"\nIts engines are in {told['engines']}" if "engines" in told else ""
+        run.out.line(f"{name} is in {bundle.path}{kept}\nServe it with: clipfleet worker --model {out or name}")
     return 0
 
 
