@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -69,7 +69,16 @@ def test_the_readmes_batching_in_process() -> None:
 
     asyncio.run(main())
     assert given["predict"].call(4) == 8
-    assert len(OF_THE_README) == 2
+
+
+def test_the_readmes_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(TESTS.parent)
+    given: dict[str, Any] = {}
+    exec(compile(OF_THE_README[2], "README.md", "exec"), given)
+    with given["objects"] as objects:
+        found = objects((EXAMPLES / "pictures" / "red-heart.png").read_bytes())
+    assert found.columns == ("label", "vector")
+    assert len(OF_THE_README) == 3
 
 
 def test_features_as_a_service(redis_server: RedisServer, redis_client: redis.Redis) -> None:

@@ -107,3 +107,16 @@ def test_given_a_package_that_is_missing_when_told_then_the_line_that_installs_i
     text, hint = describe(ModuleNotFoundError(f"No module named '{package}'", name=f"{package}.sub"))
     assert package in text
     assert hint.endswith(f'pip install "clipfleet[{extra}]"')
+
+
+def test_given_others_words_with_control_characters_then_a_terminal_sees_them_and_does_not_obey(streams):
+    out = Output(stdout=streams[0], stderr=streams[1])
+    out.line("an id \x1b[2J\u202e end\n\tnext")
+    out.note("a name \x1b]0;title\x07")
+    out.table("hits \x1b[1m", ("id",), [("\x1b[31mred\nblue",)])
+    said = streams[0].getvalue() + streams[1].getvalue()
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+    assert r"an id \x1b[2J\u202e end" in said
+    assert "\n\tnext" in said
+    assert r"\x1b[31mred" in said

@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["Output"]
+__all__ = ["Output", "visible"]
+
+
+def visible(text: str) -> str:
+    r"""Text without what a terminal would obey or hide: ``\xNN`` stands for it. Line ends and tabs stay.
+
+    Ids, metadata and file names are others' words, and come from strangers' archives too.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 class Output:
@@ -40,11 +52,11 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """A line of stdout."""
-        self._stdout.write(text + "\n")
+        self._stdout.write(visible(text) + "\n")
 
     def note(self, text: str) -> None:
         """A line for people on stderr."""
-        self._stderr.write(f"{text}\n")
+        self._stderr.write(f"{visible(text)}\n")
         self._stderr.flush()
 
     def step(self, text: str) -> None:
@@ -128,12 +140,12 @@ class Output:
             table.add_column(column.removeprefix("#"), justify="right" if numbers else "left", overflow="fold")
         for row in rows:
             # As Text: an id such as "[red]" is data, not markup.
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(visible(cell)) for cell in row))
         console = self.console()
         if console.is_terminal:
             # Above the table and not as its title, which is wrapped to the table's width.
             if title:
-                console.print(Text(title, style="bold"))
+                console.print(Text(visible(title), style="bold"))
             console.print(table)
             return
         if title:

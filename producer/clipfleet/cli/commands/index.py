@@ -134,7 +134,7 @@ def run_index(
 
     opened = [each for source in sources for each in (open_sources([source]) if isinstance(source, Path) else [source])]
     for source in filter(None, (each.about for each in opened)):
-        run.out.note(_visible(source))
+        run.out.note(source)
     _check_worker(settings)
     tally = Tally(run.out)
     guard = RowGuard(settings, collection) if settings.milvus_is_lite else None
@@ -204,7 +204,7 @@ class _Sink:
         if self._out.json_lines:
             self._out.json(line)
         elif self.failed <= _SHOWN_FAILURES:
-            self._out.note(_visible(f"{outcome.path}: {error.code}: {error.message}"))
+            self._out.note(f"{outcome.path}: {error.code}: {error.message}")
 
     def end(self) -> None:
         """Say where the failures are that were not shown."""
@@ -212,11 +212,6 @@ class _Sink:
         if more > 0 and not self._out.json_lines:
             where = "--failures FILE lists them all" if self._file is None else f"{self._file.name} lists them all"
             self._out.note(f"and {more} more; {where}")
-
-
-def _visible(text: str) -> str:
-    r"""Text that names something of others, whose control characters a terminal would obey: those become ``\xNN``."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _summary(run: Run, report: Report, collection: str) -> None:
