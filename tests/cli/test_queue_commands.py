@@ -49,6 +49,17 @@ def test_given_no_worker_when_asked_for_status_then_the_backlog_is_told_and_the_
     assert "no worker serves this queue now" in people.out
 
 
+def test_given_a_worker_that_passed_a_provider_over_when_asked_for_status_then_it_says_why(
+    cli, client, redis_server, keys
+):
+    client.zadd(keys.workers, {"w": client.time()[0] * 1000})
+    tried = "tensorrt: onnxruntime has no TensorrtExecutionProvider; cuda: taken"
+    client.hset(keys.worker("w"), mapping={"device": "cuda:0", "provider": "cuda", "tried": tried})
+    client.expire(keys.worker("w"), 60)
+    done = cli("status", "--redis-url", redis_server.url, "--queue", keys.queue)
+    assert f"providers tried: {tried}" in done.out
+
+
 def test_given_no_redis_when_asked_for_status_then_unavailable(cli):
     done = cli("status", "--redis-url", "redis://127.0.0.1:1")
     assert done.code == 4

@@ -142,7 +142,7 @@ class Supervisor:
                 child.tell("go")
                 log.info(
                     "worker %s ready: %s on %s (%s)",
-                    *(child.name, child.facts["model"], child.facts["device"], child.facts["provider"] or "no model"),
+                    *(child.name, child.facts["model"], child.facts["device"], child.facts["tried"] or "no model"),
                 )
 
     def _renew(self) -> None:

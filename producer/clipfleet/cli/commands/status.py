@@ -89,6 +89,10 @@ def _show(out: Output, snapshot: Snapshot, queue: str) -> None:
     if snapshot.workers:
         columns = ("worker", "state", "device", "provider", "#rate/s", "#mean batch", "#settled", "#failed")
         out.table("", columns, [_worker_row(worker) for worker in snapshot.workers])
+        for tried in dict.fromkeys(worker.presence.get("tried", "") for worker in snapshot.workers):
+            # "cpu: taken" alone says nothing that the table does not.
+            if ";" in tried or "|" in tried:
+                out.line(f"providers tried: {tried}")
     else:
         out.line("no worker serves this queue now: start one with 'clipfleet worker' or 'clipfleet up'")
 
