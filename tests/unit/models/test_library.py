@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clipfleet.models import (
@@ -81,6 +81,7 @@ def test_given_no_name_of_a_model_when_parsed_then_the_error_says_what_to_write(
 
 @settings(max_examples=50)
 @given(st.text(max_size=30))
+@example("__0")
 def test_given_any_text_when_parsed_then_a_name_or_not_found(name) -> None:
     try:
         parsed = parse_name(name)

@@ -89,6 +89,8 @@ def parse_name(name: str) -> ModelName:
 
 def _open_clip_name(name: str) -> ModelName:
     separator = _SEPARATOR.search(name)
+    if separator is not None and not separator.start():
+        raise ModelNotFound(f"{name!r} names no architecture before its weights: such as ViT-B-32/laion2b_s34b_b79k")
     if separator is None or not name[separator.end() :]:
         bare = name[: separator.start()] if separator else name
         raise ModelNotFound(
