@@ -127,9 +127,22 @@ def test_given_an_extra_when_packages_are_found_then_all_that_they_need_are_pinn
 
 def test_given_packages_when_written_then_every_line_is_a_pin_in_order():
     lines = requirements_text(find_packages("cpu", [])).splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
+    pins = [line for line in lines if not line.startswith("#") and ";" not in line]
     assert pins == sorted(pins, key=lambda pin: pin.partition("==")[0])
     assert all(line.count("==") == 1 for line in pins)
+
+
+def test_given_a_need_of_an_earlier_patch_release_when_written_then_it_has_its_marker(folder):
+    installed_from_a_folder(folder, editable=False)
+    early, late = (
+        f'python_full_version < "{sys.version_info.major}.{minor}.1"' for minor in (sys.version_info.minor, 1)
+    )
+    wanted = f"Requires-Dist: backport-a>=2 ; {early}\nRequires-Dist: backport-b ; {late}\n"
+    wanted += f"Requires-Dist: backport-c ; {early} and extra == 'more'\n"
+    metadata = folder / "plug_in_x-1.2.dist-info/METADATA"
+    metadata.write_text(metadata.read_text() + wanted)
+    lines = requirements_text(find_packages("cpu", ["plug-in-x"])).splitlines()
+    assert [line for line in lines if line.startswith("backport")] == [f"backport-a>=2; {early}"]
 
 
 def test_given_a_package_that_is_not_installed_when_found_then_it_is_refused_with_what_to_type():

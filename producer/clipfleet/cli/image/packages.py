@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import deque
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -29,10 +30,13 @@ class Packages:
     Attributes:
         pins: name and version of what a registry has.
         packed: distributions that none has: they came from a folder or a repository.
+        elsewhere: requirements that do not apply to this Python, but to an earlier patch release of the same: the
+            image's may be one. Not installed here, so no version of them is known to work.
     """
 
     pins: dict[str, str] = field(default_factory=dict)
     packed: list[Distribution] = field(default_factory=list)
+    elsewhere: set[str] = field(default_factory=set)
 
 
 def runtime_extra() -> str:
@@ -81,6 +85,7 @@ def find_packages(extra: str, others: Iterable[str]) -> Packages:
                     f"{who} needs {wanted.name}, which is not installed here", hint=f"pip install '{wanted}'"
                 )
             needs[name] = [Requirement(line) for line in dist.requires or ()]
+            found.elsewhere.update(str(one) for one in needs[name] if _applies_to_earlier(one))
             _add(found, name, dist)
         for one_extra in {"", *wanted.extras} - {one for each, one in seen if each == name}:
             seen.add((name, one_extra))
@@ -96,6 +101,7 @@ def requirements_text(packages: Packages) -> str:
             "# The versions that were installed where this was written, with all that they need: for --no-deps.",
             "# Without hashes: an installed package does not remember its archive's.",
             *(f"{name}=={version}" for name, version in sorted(packages.pins.items())),
+            *sorted(packages.elsewhere),
             "",
         ]
     )
@@ -113,6 +119,14 @@ def _add(found: Packages, name: str, dist: Distribution) -> None:
 
 def _applies(wanted: Requirement, extra: str) -> bool:
     return wanted.marker is None or wanted.marker.evaluate({"extra": extra})
+
+
+def _applies_to_earlier(wanted: Requirement) -> bool:
+    """As of redis-py on Python 3.11.2, which Debian 12 has: it needs a package that later patch releases replace."""
+    if wanted.marker is None or "extra" in str(wanted.marker) or _applies(wanted, ""):
+        return False
+    first = f"{sys.version_info.major}.{sys.version_info.minor}.0"
+    return wanted.marker.evaluate({"extra": "", "python_full_version": first})
 
 
 def _installed(name: str) -> Distribution | None:
