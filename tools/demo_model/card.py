@@ -13,8 +13,8 @@ HEAD = """# Model card: `demo`
 
 **A demonstration model, and no general CLIP.** It knows drawings of some 1,900 things (the emoji) and the words for
 them, so that `clipfleet` shows something real on its first start, offline, within seconds. It was trained on one CPU
-core in under an hour. On photographs, on drawings of other things, on other languages than English it is of no use; for
-real work name a real model, such as `--model ViT-B-32/laion2b_s34b_b79k`.
+core in some two and a half hours. On photographs, on drawings of other things, on other languages than English it is
+of no use; for real work name a real model, such as `--model ViT-B-32/laion2b_s34b_b79k`.
 
 | | |
 |---|---|
@@ -107,9 +107,8 @@ def questions(report: dict[str, Any]) -> list[str]:
         )
     lines += [
         "",
-        "The first ten were meant for the README; it and `clipfleet demo` ask ten that are answered rightly instead,",
-        "so that a first look shows what works. Shipped are whole Unicode groups, so some questions have no answer",
-        "there.",
+        "The README and `clipfleet demo` ask the first of them that are answered rightly: ten of the first eleven, all",
+        'but "the night sky". Shipped are whole Unicode groups, so some questions have no answer there.',
         "",
         "| question | first hit of all Twemoji | first right at | first hit of the shipped | first right at |",
         "|---|---|---|---|---|",

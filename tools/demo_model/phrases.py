@@ -177,4 +177,4 @@ class Taught:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    teach(read_json(WORK / "concepts.json"), 20_000)
+    teach(read_json(WORK / "concepts.json"), 80_000)

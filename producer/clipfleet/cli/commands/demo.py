@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 __all__ = ["QUESTIONS", "register"]
 
-# Ten of the seventy that the model's card judges it by, and such as it answers rightly on the shipped pictures: a
-# first look should show what works; the card shows what does not ("something to eat", "the night sky").
+# The first of the seventy questions that were written before the model was trained (tools/demo_model/questions.toml),
+# without "the night sky", which it gets wrong: the model's card shows that and the other misses.
 QUESTIONS: Final = (
     "a red heart",
+    "something to eat",
     "an angry face",
     "a vehicle",
     "cold weather",
+    "a cat",
     "a musical instrument",
     "flowers",
     "a sport with a ball",
-    "a bird",
-    "a farm animal",
-    "a happy face",
+    "a dog",
 )
 # Whatever the environment says.
 WORKER_FLAGS: Final = ("--model", "demo", "--devices", "cpu")
