@@ -15,7 +15,9 @@ __all__ = ["main"]
 
 def main() -> str | None:
     """None when all is well, else what is wrong."""
-    asked = subprocess.run(["clipfleet", "status", "--json"], capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        [sys.executable, "-m", "clipfleet.cli", "status", "--json"], capture_output=True, text=True, check=False
+    )
     # It prints the queue also when it ends with 4, no worker alive; nothing at all when Redis does not answer.
     if not asked.stdout:
         return asked.stderr.strip() or f"clipfleet status ended with {asked.returncode}"
