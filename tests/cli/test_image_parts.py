@@ -181,9 +181,10 @@ def test_given_our_wheel_when_its_record_is_read_then_every_file_is_in_it_with_i
     assert not [name for name in names if "__pycache__" in name]
 
 
-def test_given_our_wheel_when_installed_elsewhere_then_it_runs_and_belongs_to_nobody_else(tmp_path):
+def test_given_our_wheel_when_installed_elsewhere_then_it_runs_and_packs_itself_again(tmp_path):
     wheel = pack_ours(tmp_path)
-    home = tmp_path / "env"
+    home, again = tmp_path / "env", tmp_path / "again"
+    again.mkdir()
     venv.create(home, with_pip=False)
     (site,) = home.glob("lib/python3.*/site-packages")
     pip = [
@@ -201,6 +202,16 @@ def test_given_our_wheel_when_installed_elsewhere_then_it_runs_and_belongs_to_no
     ran = subprocess.run([home / "bin/clipfleet", "--version"], check=True, capture_output=True, text=True, env={})
     assert ran.stdout == f"clipfleet {distribution('clipfleet').version}\n"
     assert (site / "clipfleet/models/demo/model.json").is_file()
+    # Everything else comes from here; a folder that a .pth names is behind its own.
+    (site / "others.pth").write_text(f"{Path(str(distribution('typer').locate_file('')))}\n")
+    script = (
+        "from importlib.metadata import distribution; from pathlib import Path\n"
+        "from clipfleet.cli.image.wheel import our_files, write_wheel\n"
+        "dist = distribution('clipfleet')\n"
+        f"write_wheel('clipfleet', dist.version, dist, our_files(), Path({str(again)!r}))\n"
+    )
+    subprocess.run([home / "bin/python", "-c", script], check=True, cwd=tmp_path, env={})
+    assert (again / wheel.name).read_bytes() == wheel.read_bytes()
 
 
 def test_given_an_installed_package_when_packed_then_its_files_are_those_that_it_has(tmp_path):
