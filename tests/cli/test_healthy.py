@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def status(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int) -> None:
-    """Put a ``clipfleet`` first on the PATH that answers so, whatever it is asked."""
+    """Make the interpreter answer so, whatever it is asked."""
     (folder / "answer").write_text(text)
-    tool = folder / "clipfleet"
+    tool = folder / "python3"
     tool.write_text(f"#!/bin/sh\ncat {folder}/answer\necho 'Redis does not answer' >&2\nexit {code}\n")
     tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+    monkeypatch.setattr(sys, "executable", str(tool))
 
 
 def workers(*them: dict[str, Any]) -> str:
