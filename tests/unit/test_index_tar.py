@@ -284,6 +284,7 @@ def test_given_two_archives_in_one_file_and_garbage_after_the_end_when_read_then
         (b"\x1f\x8b" + bytes(600), "fetch_failed", "gzip"),
         (gzip.compress(tar(member("a.jpg", os.urandom(9_000))))[:5_000], "fetch_failed", "gzip data end too early"),
     ],
+    ids=["html", "empty", "xz", "bzip2", "gzip of something else", "broken gzip", "cut gzip"],
 )
 def test_given_no_tar_at_all_when_read_then_that_is_said(shard, data, code, text):
     (failure,) = shard(data)
