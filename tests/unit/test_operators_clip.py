@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from clipfleet import pipeline
-from clipfleet.operators import Place, clip_image, clip_text, decode
+from clipfleet.operators import Place, clip_image, clip_text, decode, milvus_delete, milvus_insert, milvus_search
 from clipfleet.operators.services import ProcessServices
 from clipfleet.schemas.errors import BadInput, ErrorCode
 
@@ -95,3 +95,10 @@ def test_given_urls_and_paths_then_nothing_is_read_that_was_not_allowed(services
         with pytest.raises(BadInput) as refused:
             function(asked)
         assert refused.value.code is ErrorCode.FETCH_FORBIDDEN
+
+
+def test_given_a_collection_by_position_then_it_is_the_collection_and_no_model() -> None:
+    assert milvus_insert("objects").collection == "objects"
+    assert (milvus_search("objects", limit=3).collection, milvus_delete("objects").collection) == ("objects",) * 2
+    with pytest.raises(TypeError):
+        milvus_insert("objects", "ViT-B-32/random")  # type: ignore[call-arg, misc]

@@ -218,3 +218,26 @@ def test_secrets_are_not_shown() -> None:
 def test_the_configuration_travels_to_the_worker_process_unchanged(tmp_path: Any) -> None:
     config = WorkerConfig(allow_roots={"pictures": tmp_path}, providers=("cpu",), milvus_uri="http://localhost:1")
     assert WorkerConfig.of_message(config.to_message()) == config
+
+
+# Pipelines of one's own -----------------------------------------------------------------------------------------------
+
+
+def test_pipelines_are_served_under_their_own_or_a_given_name_and_all_workers_must_serve_them() -> None:
+    config = WorkerConfig(pipelines=("shop.flows:objects", "texts=shop.flows:nested.words"), milvus_uri="http://m:1")
+    assert config.pipeline_targets == {"objects": "shop.flows:objects", "texts": "shop.flows:nested.words"}
+    assert config.agreed("", 0)["features"] == "store,pipeline:objects,pipeline:texts"
+
+
+@pytest.mark.parametrize(
+    ("paths", "text"),
+    [
+        (("a:search",), "there is a pipeline 'search' already"),
+        (("a:words", "b:words"), "give it another one: NAME=b:words"),
+        (("a b=m:x",), "'a b' is no name"),
+        (("",), "'' is no name"),
+    ],
+)
+def test_a_name_that_is_taken_or_none_is_refused_before_anything_starts(paths: tuple[str, ...], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        WorkerConfig(pipelines=paths)

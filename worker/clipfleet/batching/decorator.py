@@ -1,9 +1,9 @@
 """`@batched`: one call gives one input and gets one output; the function sees batches. batched-fn's idea, in process.
 
 What differs from batched-fn (Rust): there the window starts when the first item is pulled, here at its arrival; there
-`max_delay` 0 means batches of one under a backlog, here batches as full as the backlog makes them; there a panic or a
-caller that went away ends the batcher for good, here the call concerned alone; there a short list of outputs drops
-the callers at its tail in silence, here each caller of that batch gets `WrongCount`.
+`max_delay` 0 means batches of one under a backlog, here batches as full as the backlog makes them; there a panic
+(until its 0.2.5 also a caller that went away) ends the batcher for good, here the call concerned alone; there a short
+list of outputs drops the callers at its tail in silence, here each caller of that batch gets `WrongCount`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ WRITE_BATCH, WRITE_DELAY_S = 512, 0.005
 READ_BATCH = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _OfModel(BatchOperator):
     """What the store's operators have in common.
 

@@ -12,7 +12,7 @@ from clipfleet.batching import BatchPolicy
 from clipfleet.operators.operator import Place
 from clipfleet.pipeline.builtin import builtin_pipelines
 from clipfleet.pipeline.compile import compile_pipelines
-from clipfleet.pipeline.named import load_pipelines
+from clipfleet.pipeline.named import load_pipeline
 from clipfleet.worker.config import NO_MODEL, usable_cores
 from clipfleet.worker.hooks import Hooks, load_hooks
 
@@ -56,7 +56,7 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
     loaded = place.load(model) if model is not None else None
     dimension = loaded.runtime.bundle.config.dimension if loaded is not None else None
     pipelines = builtin_pipelines(dimension, store=config.milvus_uri is not None)
-    pipelines |= load_pipelines(config.pipelines, taken=pipelines)
+    pipelines |= {name: load_pipeline(target) for name, target in config.pipeline_targets.items()}
     served = compile_pipelines(
         pipelines,
         place,

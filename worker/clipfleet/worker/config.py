@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from clipfleet.schemas import limits
-from clipfleet.schemas.keys import QueueKeys
+from clipfleet.schemas.keys import NAME, QueueKeys
 
 __all__ = ["NO_MODEL", "WorkerConfig", "usable_cores"]
 
 # Serves ``echo`` alone: for probes, benchmarks of the queue, and tests of everything but the model.
 NO_MODEL = "none"
+BUILT_IN = frozenset({"embed_image", "embed_text", "index_image", "search", "delete", "echo"})
 LARGEST_STRING = 512 * 2**20  # that Redis takes by default (proto-max-bulk-len)
 
 
@@ -90,7 +91,7 @@ class WorkerConfig:
             ValueError: which setting, and what it may be.
             ProtocolError: a name that keys cannot hold.
         """
-        _ = self.keys
+        _ = self.keys, self.pipeline_targets
         _within("max_batch_size", self.max_batch_size, 1, 4096)
         _within("max_delay_ms", self.max_delay_ms, 0, 60_000)
         _within("capacity", self.capacity, 1, 100_000_000)
@@ -114,8 +115,27 @@ class WorkerConfig:
         """The keys of the queue."""
         return QueueKeys(self.queue, self.prefix)
 
+    @property
+    def pipeline_targets(self) -> dict[str, str]:
+        """``module:name`` of each pipeline of one's own, by the name that requests call it by.
+
+        Raises:
+            ValueError: a name that no request can have, or two pipelines of one name.
+        """
+        targets: dict[str, str] = {}
+        for path in self.pipelines:
+            given, _, target = path.rpartition("=")
+            name = given or target.rpartition(":")[2].rpartition(".")[2]
+            if not NAME.match(name):
+                raise ValueError(f"{name!r} is no name for a pipeline; it matches [A-Za-z0-9_.-]{{1,64}}")
+            if name in targets or name in BUILT_IN:
+                raise ValueError(f"there is a pipeline {name!r} already; give it another one: NAME={target}")
+            targets[name] = target
+        return targets
+
     def agreed(self, fingerprint: str, dimension: int) -> dict[str, str | int]:
         """What all workers of a queue must say alike: the fields of the ``fleet`` hash."""
+        targets = self.pipeline_targets
         return {
             "v": limits.VERSION,
             "fingerprint": fingerprint,
@@ -126,7 +146,8 @@ class WorkerConfig:
             "max_queue_bytes": self.max_queue_bytes,
             "lease_ms": self.lease_ms,
             "max_deliveries": self.max_deliveries,
-            "features": "store" if self.milvus_uri else "",
+            # A request may be taken by any of them: what one serves all must serve.
+            "features": ",".join(["store"] * bool(self.milvus_uri) + [f"pipeline:{one}" for one in sorted(targets)]),
         }
 
     def to_message(self) -> dict[str, Any]:
