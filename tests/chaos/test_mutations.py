@@ -152,10 +152,17 @@ MUTATIONS = [
     ),
     Mutation(
         "waiting for an absent store",
-        f"{WORKER}/store_loop.py",
+        "worker/clipfleet/pipeline/engine/store_loop.py",
         "except StoreUnavailable as error:\n                self.troubled = True",
         "except StoreUnavailable as error:\n                return",
         "tests/chaos/test_store_gone.py -k limits_rates",
+    ),
+    Mutation(
+        "handing back what a lost reply delivered",
+        f"{WORKER}/intake.py",
+        "            self._return_unheard()\n",
+        "            pass\n",
+        "tests/chaos/test_lost_reply.py",
     ),
     Mutation(
         "the server's clock for deadlines",
