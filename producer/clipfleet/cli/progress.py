@@ -33,7 +33,7 @@ class Progress:
         self._out = out
         self._what = what
         self._count = count
-        self._done = self._failed = 0
+        self._done = self._failed = self._earlier = 0
         self._total: int | None = None
         self._began = self._logged = time.monotonic()
         self._stop = threading.Event()
@@ -54,14 +54,17 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self, *, failed: bool) -> None:
-        """One more item is done."""
-        self._done += 1
+    def advance(self, *, failed: bool, earlier: bool = False) -> None:
+        """One more item is done; ``earlier``: by an earlier run, which says nothing of this one's rate."""
+        self._done += not earlier
+        self._earlier += earlier
         self._failed += failed
         now = time.monotonic()
         if self._bar is not None and self._task is not None:
             rate = self._done / max(now - self._began, 1e-9)
-            self._bar.update(self._task, completed=self._done, total=self._total, failed=self._failed, rate=rate)
+            self._bar.update(
+                self._task, completed=self._done + self._earlier, total=self._total, failed=self._failed, rate=rate
+            )
         elif now - self._logged >= _LOG_EVERY_S:
             self._logged = now
             self._out.log().info(self._what, **self._figures(now))
@@ -69,8 +72,11 @@ class Progress:
     def _figures(self, now: float) -> dict[str, Any]:
         rate = self._done / max(now - self._began, 1e-9)
         figures: dict[str, Any] = {"done": self._done, "failed": self._failed, "per_second": round(rate, 1)}
-        if self._total is not None:
-            figures |= {"total": self._total, "left_s": round(max(0, self._total - self._done) / rate, 1)}
+        if self._earlier:
+            figures["earlier"] = self._earlier
+        if self._total is not None and self._done:
+            left = max(0, self._total - self._done - self._earlier)
+            figures |= {"total": self._total, "left_s": round(left / rate, 1)}
         return figures
 
     def _count_all(self) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from clipfleet.index.sources import Item
 
-__all__ = ["Known", "Manifest", "ManifestError", "State", "Todo", "decide", "is_transient", "signature"]
+__all__ = ["Known", "Manifest", "ManifestError", "ManifestHeld", "State", "Todo", "decide", "is_transient", "signature"]
 
 _APPLICATION: Final = 0x636C6966  # "clif", in the file's header
 _VERSION: Final = 1
@@ -50,6 +50,10 @@ _OF_THE_FLEET: Final = frozenset(
 
 class ManifestError(ClipfleetError):
     """A manifest cannot be used: another run holds it, it cannot be written, or it is something else."""
+
+
+class ManifestHeld(ManifestError):
+    """Another run holds the manifest."""
 
 
 class State(IntEnum):
@@ -176,6 +180,11 @@ class Manifest:
         for id_ in ids:
             self._change("DELETE FROM item WHERE id = ?", (id_,))
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._change("DELETE FROM item", ())
+        self.flush()
+
     def flush(self) -> None:
         """Write what is not written."""
         if self._unwritten:
@@ -237,8 +246,14 @@ def _open(path: Path) -> sqlite3.Connection:
     return db
 
 
+def manifest_name(collection: str, *run: object) -> str:
+    """A file name that is the same for the same ``run``: where the rows go, sources, and options that pick items."""
+    digest = blake2b(json.dumps(run, default=str).encode(), digest_size=6).hexdigest()
+    return f"{collection}-{digest}.sqlite"
+
+
 def _cannot(path: Path, error: Exception) -> ManifestError:
     if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-        return ManifestError(f"{path}: another run holds this manifest")
+        return ManifestHeld(f"{path}: another run holds this manifest")
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return ManifestError(f"{path}: cannot be used as a manifest: {text}")

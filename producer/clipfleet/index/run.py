@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from clipfleet.index.files import read_picture
+from clipfleet.index.manifest import Manifest, Todo, decide, signature
+from clipfleet.index.sending import Sending
 from clipfleet.index.sources import Failure, Item, Seen, Skip, open_sources
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 
@@ -39,12 +39,14 @@ class Outcome:
         id: its row's id.
         error: why it was not indexed; None when it was.
         whole: whether the error is that of a whole shard or table, which is not done then.
+        earlier: whether an earlier run has found that out, and this one has not sent it.
     """
 
     path: str
     id: str
     error: RequestFailed | None = None
     whole: bool = False
+    earlier: bool = False
 
 
 @dataclass(slots=True)
@@ -53,12 +55,13 @@ class Report:
 
     Attributes:
         indexed: pictures whose row Milvus has acknowledged.
-        failed: how many failed, by error code.
+        failed: how many failed, by error code; those too that an earlier run found so.
         seconds: how long it took.
         stopped: why it ended before the sources did; empty when it did not.
         skipped: other files of folders and shards, which have no picture's suffix.
         duplicates: pictures that came once more under the same id, and were not sent again.
         incomplete: shards and tables that are not done, since they end too early or cannot be read.
+        earlier: pictures that an earlier run has indexed, and that have not changed since.
     """
 
     indexed: int = 0
@@ -68,19 +71,20 @@ class Report:
     skipped: int = 0
     duplicates: int = 0
     incomplete: list[str] = field(default_factory=list)
+    earlier: int = 0
 
     @property
     def found(self) -> int:
         """Pictures seen."""
-        return self.indexed + self.failed.total()
+        return self.indexed + self.earlier + self.failed.total()
 
     @property
     def rate(self) -> float:
-        """Pictures per second."""
-        return self.found / self.seconds if self.seconds else 0.0
+        """Pictures per second, without those of earlier runs."""
+        return (self.found - self.earlier) / self.seconds if self.seconds else 0.0
 
 
-def index_sources(
+def index_sources(  # noqa: PLR0913  each by its name
     client: Client,
     sources: Sequence[str | os.PathLike[str] | Source],
     *,
@@ -88,6 +92,9 @@ def index_sources(
     max_in_flight: int = 256,
     on_outcome: Callable[[Outcome], None] | None = None,
     guard: Callable[[int], str] | None = None,
+    sending: Sending | None = None,
+    manifest: Manifest | None = None,
+    retry_failed: bool = False,
 ) -> Report:
     """Index every picture of ``sources``; see ``open_sources`` for what they may be.
 
@@ -103,16 +110,21 @@ def index_sources(
         max_in_flight: how many pictures are under way at most.
         on_outcome: called with each outcome, in the order found.
         guard: called with the number of pictures sent before each one; a text ends the run, and is ``stopped``.
+        sending: how pictures travel, and where their rows go; its collection is the one that counts.
+        manifest: what became of each; with one, what an earlier run has done is not done again.
+        retry_failed: send those again that failed of themselves, too.
 
     Raises:
         FileNotFoundError: a source does not exist.
         SourceError: a source cannot be used so.
     """
     began = time.monotonic()
+    ledger = _Ledger(manifest, retry_failed=retry_failed)
+    run = _Run(sending or Sending(collection), ledger, guard, on_outcome, patience=max_in_flight)
     with Seen() as seen:
-        run = _Run(collection, guard, on_outcome, patience=max_in_flight)
         for result in client.map(run.requests(_opened(sources), seen), max_in_flight=max_in_flight):
             run.answered(result.error)
+    ledger.flush()
     run.report.seconds = time.monotonic() - began
     return run.report
 
@@ -129,12 +141,55 @@ def _opened(sources: Sequence[_Given]) -> list[Source]:
     return opened
 
 
+class _Ledger:
+    """What the run remembers of each item, if it has a manifest."""
+
+    def __init__(self, manifest: Manifest | None, *, retry_failed: bool) -> None:
+        self._manifest = manifest
+        self._retry_failed = retry_failed
+
+    def look(self, item: Item) -> tuple[bytes, Outcome | None]:
+        """The item's signature, and its outcome where an earlier run has settled it."""
+        if self._manifest is None:
+            return b"", None
+        now = signature(item)
+        known = self._manifest.known(item.id)
+        if known is None or decide(known, now, retry_failed=self._retry_failed) is Todo.SEND:
+            return now, None
+        return now, Outcome(item.label, item.id, known.error, earlier=True)
+
+    def sent(self, id_: str, now: bytes) -> None:
+        """An item goes out."""
+        if self._manifest is not None:
+            self._manifest.sent(id_, now)
+
+    def answered(self, id_: str, now: bytes, error: RequestFailed | None) -> None:
+        """An item has its answer."""
+        if self._manifest is not None:
+            self._manifest.answered(id_, now, error)
+
+    def flush(self) -> None:
+        """Everything is answered."""
+        if self._manifest is not None:
+            self._manifest.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A picture that was sent and has no answer yet."""
+
+    label: str
+    id: str
+    signature: bytes
+
+
 class _Run:
     """The pictures between source and answer, in order."""
 
     def __init__(
         self,
-        collection: str,
+        sending: Sending,
+        ledger: _Ledger,
         guard: Callable[[int], str] | None,
         on_outcome: Callable[[Outcome], None] | None,
         *,
@@ -143,11 +198,12 @@ class _Run:
         self.report = Report()
         self._patience = patience
         self._unanswered = 0
-        self._collection = collection
+        self._sending = sending
+        self._ledger = ledger
         self._guard = guard
         self._on_outcome = on_outcome
-        # What is under way, without an error yet, and the failures that wait for their turn.
-        self._order: deque[Outcome] = deque()
+        # What is under way, and the outcomes that wait for their turn.
+        self._order: deque[_UnderWay | Outcome] = deque()
 
     def requests(self, sources: Sequence[Source], seen: Seen) -> Iterator[NewRequest]:
         """A request for each readable picture."""
@@ -162,8 +218,6 @@ class _Run:
                 sent += 1
 
     def _request(self, event: Event) -> NewRequest | None:
-        from clipfleet.producer import requests  # noqa: PLC0415  so that the walk alone needs no client
-
         match event:
             case Skip():
                 if event.reason == Skip.OTHER:
@@ -171,16 +225,24 @@ class _Run:
                 else:
                     self.report.duplicates += event.count
             case Failure():
-                self._failed(Outcome(event.label, event.id, event.error, event.whole))
+                self._settled(Outcome(event.label, event.id, event.error, event.whole))
             case Item():
-                try:
-                    picture: Any = event.picture
-                    data = read_picture(picture) if isinstance(picture, Path) else picture
-                except RequestFailed as error:
-                    self._failed(Outcome(event.label, event.id, error))
-                else:
-                    self._order.append(Outcome(event.label, event.id))
-                    return requests.index_image(data, id=event.id, metadata=event.metadata, collection=self._collection)
+                return self._item(event)
+        return None
+
+    def _item(self, item: Item) -> NewRequest | None:
+        now, outcome = self._ledger.look(item)
+        if outcome is None:
+            try:
+                request = self._sending.request(item)
+            except RequestFailed as error:
+                # Not for the manifest: what could not be read costs nothing to be tried again.
+                outcome = Outcome(item.label, item.id, error)
+            else:
+                self._ledger.sent(item.id, now)
+                self._order.append(_UnderWay(item.label, item.id, now))
+                return request
+        self._settled(outcome)
         return None
 
     def answered(self, error: RequestFailed | None) -> None:
@@ -189,26 +251,30 @@ class _Run:
         self._unanswered = self._unanswered + 1 if gone else 0
         if self._unanswered >= self._patience and not self.report.stopped:
             self.report.stopped = f"the last {self._unanswered} pictures were not answered: {error}"
-        self._tell(replace(self._order.popleft(), error=error))
-        while self._order and self._order[0].error is not None:
-            self._tell(self._order.popleft())
+        one = cast("_UnderWay", self._order.popleft())
+        self._ledger.answered(one.id, one.signature, error)
+        self._tell(Outcome(one.label, one.id, error))
+        while self._order and isinstance(self._order[0], Outcome):
+            self._tell(cast("Outcome", self._order.popleft()))
 
     def _refuses_all(self, error: RequestFailed) -> bool:
         """Whether no worker may fetch addresses at all, as it seems from the start."""
         return error.code is ErrorCode.FETCH_FORBIDDEN and not self.report.indexed
 
-    def _failed(self, failure: Outcome) -> None:
+    def _settled(self, outcome: Outcome) -> None:
         """Tell at once what nothing comes before; else it waits for its turn, so that outcomes keep their order."""
         if not self._order or len(self._order) > _MOST_WAITING:
-            self._tell(failure)
+            self._tell(outcome)
         else:
-            self._order.append(failure)
+            self._order.append(outcome)
 
     def _tell(self, outcome: Outcome) -> None:
-        if outcome.error is None:
-            self.report.indexed += 1
-        else:
+        if outcome.error is not None:
             self.report.failed[outcome.error.code] += 1
+        elif outcome.earlier:
+            self.report.earlier += 1
+        else:
+            self.report.indexed += 1
         if outcome.whole and outcome.path not in self.report.incomplete:
             self.report.incomplete.append(outcome.path)
         if self._on_outcome is not None:
