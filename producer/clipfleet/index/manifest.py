@@ -7,7 +7,7 @@ One SQLite file a run, one row an item::
                          |    changed, or its row is missing     |
                          +------------------+--next run--+-------+ changed, or asked for
 
-The file is held by one process, and written in transactions of a second or of a thousand rows. What is lost with the
+The file is held by one process, and written in transactions of 0.2 s or of 200 rows. What is lost with the
 last one is sent again, under the same id, and replaces itself: so nothing is skipped, and nothing is there twice.
 """
 
@@ -35,8 +35,9 @@ __all__ = ["Known", "Manifest", "ManifestError", "ManifestHeld", "State", "Todo"
 
 _APPLICATION: Final = 0x636C6966  # "clif", in the file's header
 _VERSION: Final = 1
-_MOST_UNWRITTEN: Final = 1_000
-_WRITE_EVERY_S: Final = 1.0
+# A transaction costs tens of microseconds: in WAL mode it is a write without a sync.
+_MOST_UNWRITTEN: Final = 200
+_WRITE_EVERY_S: Final = 0.2
 _PAGE: Final = 1_000
 _MOST_TEXT: Final = 500
 # Verdicts on the fleet, its settings or its moment: the same picture may well be taken tomorrow.
@@ -229,7 +230,7 @@ def _open(path: Path) -> sqlite3.Connection:
         if tables and (found, version) != (_APPLICATION, _VERSION):
             raise ManifestError(f"{path}: is no manifest of this release; name another file with --manifest")
         db.execute("PRAGMA journal_mode=WAL")
-        # A power cut may lose the last second, which is sent again; a killed process loses nothing that was written.
+        # A power cut may lose the last ones, which is sent again; a killed process loses nothing that was written.
         db.execute("PRAGMA synchronous=NORMAL")
         db.execute("PRAGMA cache_size=-16000")
         db.execute("BEGIN IMMEDIATE")
