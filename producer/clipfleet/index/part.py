@@ -7,7 +7,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from clipfleet.index.sources import Failure, Item, SourceError, Tars
+from clipfleet.index.sources import Failure, Item, SourceError, Tars, Zips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,9 +51,10 @@ class Part:
 
 
 def part_of(sources: Sequence[Source], part: Part) -> list[Source]:
-    """What one part of N has to do: of shards every Nth file, of everything else the items by the hash of their ids."""
+    """What one part of N has to do: of shards and zips every Nth file, of the rest the items by the hash of their ids."""
     return [
-        source.part(part.number, part.of) if isinstance(source, Tars) else _PartOf(source, part) for source in sources
+        source.part(part.number, part.of) if isinstance(source, Tars | Zips) else _PartOf(source, part)
+        for source in sources
     ]
 
 

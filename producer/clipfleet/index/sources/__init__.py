@@ -17,6 +17,7 @@ from clipfleet.index.sources.item import Event, Failure, Item, Skip, Source, Sou
 from clipfleet.index.sources.seen import Seen
 from clipfleet.index.sources.table import TABLE_SUFFIXES, Columns, Table
 from clipfleet.index.sources.tar import TAR_SUFFIXES, Tars
+from clipfleet.index.sources.zip import ZIP_SUFFIXES, Zips
 from clipfleet.schemas.errors import RequestFailed
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "SourceError",
     "Table",
     "Tars",
+    "Zips",
     "count_all",
     "open_sources",
 ]
@@ -44,9 +46,9 @@ __all__ = [
 def open_sources(names: Sequence[str | os.PathLike[str]], columns: Columns | None = None) -> list[Source]:
     """What each name stands for, by its suffix.
 
-    ``.tar``, ``.tar.gz``, ``.tgz``: webdataset shards; ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.parquet``:
-    tables; everything else: pictures, in folders or by itself. ``{000..099}`` and ``{a,b}`` are expanded, and so are
-    ``*``, ``?``, ``[a-z]`` and ``**``, unless something has that very name.
+    ``.tar``, ``.tar.gz``, ``.tgz``: webdataset shards; ``.zip``: archives; ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``,
+    ``.parquet``: tables; everything else: pictures, in folders or by itself. ``{000..099}`` and ``{a,b}`` are expanded,
+    and so are ``*``, ``?``, ``[a-z]`` and ``**``, unless something has that very name.
 
     Args:
         names: of the sources.
@@ -63,6 +65,8 @@ def open_sources(names: Sequence[str | os.PathLike[str]], columns: Columns | Non
         low = text.lower().rstrip("/")
         if low.endswith(TAR_SUFFIXES) and not Path(text).is_dir():
             sources.append(Tars(_paths(text), printable(text)))
+        elif low.endswith(ZIP_SUFFIXES) and not Path(text).is_dir():
+            sources.append(Zips(_paths(text), printable(text)))
         elif low.endswith(TABLE_SUFFIXES) and not Path(text).is_dir():
             sources += [_table(path, columns or Columns()) for path in _paths(text, there=True)]
         else:
