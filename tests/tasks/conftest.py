@@ -4,9 +4,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("celery", reason="the [celery] extra is not installed")
-
 from celery import Celery
 
 from support.celery_worker import CeleryWorker

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from clipfleet.schemas.request import Request
 from support.raw_worker import RawWorker, toy_vector
 from support.waiting import wait_until
 
@@ -64,3 +65,20 @@ def test_given_a_full_queue_when_asked_then_the_task_comes_again_until_there_is_
         wait_until(lambda: "RETRY" in {first.state, second.state}, 30, "one of the two to be refused")
         worker.hold.set()
         assert [each.get(timeout=40)["ok"] for each in (first, second)] == [True, True]
+
+
+def test_given_dead_letters_when_retried_then_those_that_succeed_are_gone(ask, redis_client, keys):
+    def bury(request: bytes) -> None:
+        fields = {"id": "x", "request": request, "code": "poisoned", "message": "", "deliveries": 3, "lane": "bulk"}
+        redis_client.xadd(keys.dead, fields)
+
+    bury(Request("x", "echo", {"data": 1}).encode())
+    bury(Request("x", "echo", {"data": {"sha256": "0", "size": 99}}).encode())
+    bury(Request("x", "fail", {"code": "corrupt_image"}).encode())
+    answer = ask("clipfleet.retry_dead")
+    assert answer == {"ok": False, "done": 1, "failed": {"too_large": 1, "corrupt_image": 1}, "left": 2}
+    assert redis_client.xlen(keys.dead) == 2
+
+
+def test_given_no_milvus_or_no_run_when_reconciled_then_it_says_so(ask):
+    assert ask("clipfleet.reconcile", run="x")["error"]["code"] == "bad_request"

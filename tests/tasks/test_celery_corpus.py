@@ -103,6 +103,21 @@ def test_given_a_celery_worker_killed_in_mid_run_when_another_starts_then_it_goe
     assert sum(shelf.rows.values()) <= PICTURES + (PICTURES - kept)
 
 
+def test_given_each_step_delivered_many_times_when_indexed_then_each_picture_is_sent_once(
+    app, start_celery, redis_server, keys, folder, ids
+):
+    shelf = Shelf(pace_s=0.005)
+    start_celery()
+    with RawWorker(redis_server.url, keys, handler=shelf, count=1):
+        run = start_run(app, "pictures", shards=2, step_s=0.3)
+        wait_until(lambda: run.state == "PROGRESS", 60, "progress")
+        for turn in (0, 0, 0, 1, 1):
+            for number in (0, 1):
+                app.send_task("clipfleet.index_shard", args=[run.info["run"], number, turn])
+        assert run.get(timeout=90)["indexed"] == PICTURES
+    assert shelf.rows == Counter(ids)
+
+
 def test_given_a_run_when_its_task_is_revoked_then_it_ends_there(
     app, start_celery, redis_server, redis_client, keys, tmp_path
 ):

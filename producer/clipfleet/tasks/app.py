@@ -10,6 +10,7 @@ from celery.worker import state
 from celery.worker.request import Request
 
 from clipfleet.tasks import answers, corpus, upkeep
+from clipfleet.tasks.runs import LEASE_MS
 from clipfleet.tasks.settings import celery_config
 
 __all__ = ["StepRequest", "app"]
@@ -48,4 +49,5 @@ app = _make_app()
 def _resume(sender: Any = None, **_: object) -> None:
     """Go on with what a killed worker left behind, which Celery itself delivers again after 15 minutes only."""
     if sender is not None and sender.app is app:
-        app.send_task("clipfleet.resume_index", ignore_result=True)
+        # Whoever seems to hold a lease may have been killed a moment ago.
+        app.send_task("clipfleet.resume_index", kwargs={"quiet_s": -LEASE_MS / 1000}, ignore_result=True)

@@ -41,6 +41,7 @@ TASKS_HEADER: Final = "clipfleet_tasks"
 STEP: Final = "clipfleet.index_shard"
 _MOST_SHARDS: Final = 256
 _STALLED_S: Final = 10.0
+_MOST_RETRIES: Final = 10
 # A message may wait behind others for a while: only what nothing was sent for so long is asked for once more.
 _QUIET_MS: Final = 300_000
 _log = logging.getLogger(__name__)
@@ -127,6 +128,11 @@ def index_shard(self: Any, run: str, number: int, turn: int) -> None:
     except (redis.exceptions.RedisError, OSError):
         _log.exception("run %s, shard %d: Redis does not answer", run, number)
         raise self.retry(countdown=_STALLED_S, max_retries=None) from None
+    except Exception as error:  # noqa: BLE001 - whatever it is: a shard that nobody ends would be waited for for ever
+        _log.exception("run %s, shard %d: unforeseen", run, number)
+        if self.request.retries < _MOST_RETRIES:
+            raise self.retry(countdown=_STALLED_S, max_retries=None) from None
+        runs().release(run, number, owner, turn=turn, ended=f"unforeseen: {type(error).__name__}; see the log")
     _ask_again(self.app, run, known, _QUIET_MS)
     _show(self.app, run)
 
@@ -155,8 +161,8 @@ def stop_index(self: Any, task_id: str) -> dict[str, Any]:
     return {"ok": bool(stopped), "stopped": stopped}
 
 
-def resume_index(self: Any, *, quiet_s: float = -LEASE_MS / 1000) -> dict[str, Any]:
-    """Send a step for each shard of the runs that are under way: for after a crash, and for beat."""
+def resume_index(self: Any, *, quiet_s: float = _QUIET_MS / 1000) -> dict[str, Any]:
+    """Send a step for each shard that should go on and of which nothing was heard for ``quiet_s``: for beat."""
     sent = {run: _ask_again(self.app, run, known, int(quiet_s * 1000)) for run, known in _unfinished()}
     return {"ok": True, "runs": sent}
 

@@ -223,14 +223,14 @@ class Runs:
 
         return self._change(self._keys.shard(run, number), change) and self.is_running(run)
 
-    def release(self, run: str, number: int, owner: str, *, turn: int) -> None:
+    def release(self, run: str, number: int, owner: str, *, turn: int, ended: str = "") -> None:
         """Give the shard back; ``turn`` is the step that comes next, for which a message is on its way."""
         now = self.now_ms()
 
         def change(raw: bytes | None, pipe: redis.client.Pipeline) -> None:
             shard = Shard(**json.loads(raw)) if raw else None
             if shard is not None and shard.owner == owner:
-                shard.owner, shard.until_ms, shard.turn, shard.asked_ms = "", 0, turn, now
+                shard.owner, shard.until_ms, shard.turn, shard.asked_ms, shard.ended = "", 0, turn, now, ended
                 self._put(pipe, self._keys.shard(run, number), shard)
 
         self._change(self._keys.shard(run, number), change)

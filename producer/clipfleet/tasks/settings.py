@@ -70,7 +70,7 @@ def _beside(redis_url: str) -> str:
     """The next database of the fleet's Redis, so that ``FLUSHDB`` and ``KEYS`` of the one never meet the other."""
     parts = urlsplit(redis_url)
     if parts.scheme == "unix":
-        return urlunsplit(parts._replace(scheme="redis+socket", query="virtual_host=1"))
+        return f"redis+socket://{parts.netloc}{parts.path}?virtual_host=1"
     number = parts.path.strip("/")
     following = int(number) + 1 if number.isdigit() else 1
     # Celery refuses rediss:// without a word on certificates.
