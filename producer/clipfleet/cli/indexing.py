@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Self
 
 from clipfleet.cli.errors import CliError, Exit
-from clipfleet.index import Manifest, ManifestError, ManifestHeld, Sending, open_sources
+from clipfleet.index import Manifest, ManifestError, ManifestHeld, Meter, Sending, open_sources
+from clipfleet.index.sinks import SinkError
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
@@ -20,11 +21,22 @@ if TYPE_CHECKING:
     from clipfleet.cli.run import Run
     from clipfleet.cli.settings import Settings
     from clipfleet.index import Outcome, Report, Source
+    from clipfleet.index.sinks import Dtype, FolderSink
     from clipfleet.producer import Client
 
-__all__ = ["Plan", "run_index"]
+__all__ = ["Files", "Plan", "run_index"]
 
 _SHOWN_FAILURES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Part files that vectors go into, instead of a collection; see ``open_sink``."""
+
+    to: str
+    out: Path
+    dtype: Dtype = "float32"
+    rows_per_part: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,7 @@ class Plan:
         fresh: whether to forget what the manifest knows.
         retry_failed: whether to send those again that failed of themselves.
         reconcile: whether to compare the store with the manifest at the end.
+        files: where vectors go instead of the collection; None = there is none.
     """
 
     sending: Sending = field(default_factory=Sending)
@@ -50,6 +63,7 @@ class Plan:
     fresh: bool = False
     retry_failed: bool = False
     reconcile: bool = False
+    files: Files | None = None
 
 
 def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], plan: Plan) -> int:
@@ -60,7 +74,17 @@ def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], pl
     _check_worker(settings)
     with ExitStack() as stack:
         manifest = _manifest(run, plan, stack)
-        return _Indexing(run, settings, plan, manifest).go(opened)
+        try:
+            sink = stack.enter_context(_sink(plan.files)) if plan.files is not None else None
+            return _Indexing(run, settings, plan, manifest, sink).go(opened)
+        except SinkError as error:
+            raise CliError(str(error)) from None
+
+
+def _sink(files: Files) -> FolderSink:
+    from clipfleet.index.sinks import open_sink  # noqa: PLC0415
+
+    return open_sink(files.to, files.out, dtype=files.dtype, rows_per_part=files.rows_per_part)
 
 
 def _manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
@@ -71,7 +95,7 @@ def _manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
     except ManifestHeld as error:
         raise CliError(str(error), hint="Wait for it, or stop it: the same command then goes on.") from None
     except ManifestError as error:
-        if plan.named:
+        if plan.named or plan.files is not None:
             raise
         run.out.note(f"{error}; this run cannot be resumed (--manifest FILE names another place)")
         return None
@@ -85,11 +109,15 @@ def _manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
 class _Indexing:
     """A run with what it needs."""
 
-    def __init__(self, run: Run, settings: Settings, plan: Plan, manifest: Manifest | None) -> None:
+    def __init__(
+        self, run: Run, settings: Settings, plan: Plan, manifest: Manifest | None, sink: FolderSink | None
+    ) -> None:
         self._run = run
         self._settings = settings
         self._plan = plan
         self._manifest = manifest
+        self._sink = sink
+        self._meter = Meter()
 
     def go(self, sources: Sequence[Source]) -> int:
         """Index and reconcile; the exit code."""
@@ -98,13 +126,15 @@ class _Indexing:
         from clipfleet.cli.progress import Progress  # noqa: PLC0415
         from clipfleet.index import count_all  # noqa: PLC0415
 
-        run, collection = self._run, self._plan.sending.collection
+        run = self._run
         tally = Tally(run.out)
         with ExitStack() as stack:
             client = stack.enter_context(connect(self._settings, lane=self._plan.lane.value, wait_for_worker=True))
             with ExitStack() as shown:
                 failures = shown.enter_context(_Failures(self._failures_file()))
-                progress = shown.enter_context(Progress(run.out, "indexing", lambda: count_all(sources)))
+                progress = shown.enter_context(
+                    Progress(run.out, "indexing", lambda: count_all(sources), lambda: self._meter.bottleneck)
+                )
                 sink = _Sink(run, progress, failures)
 
                 def on_outcome(outcome: Outcome) -> None:
@@ -119,7 +149,7 @@ class _Indexing:
                     raise
             sink.end()
             verdict = self._reconciled(client, sources) if not report.stopped else None
-        _summary(run, report, collection, verdict)
+        _summary(run, report, self._where, verdict)
         code = tally.end()
         if report.stopped or (not report.indexed and not report.earlier and not code):
             return Exit.FAILED
@@ -128,7 +158,7 @@ class _Indexing:
     def _reconciled(self, client: Client, sources: Sequence[Source]) -> Verdict | None:
         from clipfleet.cli.reconciling import reconcile_run  # noqa: PLC0415
 
-        if self._manifest is None or not self._plan.reconcile:
+        if self._manifest is None or self._sink is not None or not self._plan.reconcile:
             return None
 
         def again(missing: Sequence[Source]) -> Report:
@@ -142,7 +172,7 @@ class _Indexing:
         from clipfleet.cli.lite import RowGuard  # noqa: PLC0415
         from clipfleet.index import index_sources  # noqa: PLC0415
 
-        lite = self._settings.milvus_is_lite
+        lite = self._settings.milvus_is_lite and self._sink is None
         return index_sources(
             client,
             sources,
@@ -151,7 +181,14 @@ class _Indexing:
             retry_failed=self._plan.retry_failed,
             on_outcome=on_outcome,
             guard=RowGuard(self._settings, self._plan.sending.collection) if lite else None,
+            sink=self._sink,
+            meter=self._meter,
         )
+
+    @property
+    def _where(self) -> str:
+        files = self._plan.files
+        return repr(self._plan.sending.collection) if files is None else str(files.out)
 
     def _failures_file(self) -> Path | None:
         if self._plan.failures is not None or self._manifest is None:
@@ -161,8 +198,8 @@ class _Indexing:
     def _interrupted(self, sink: _Sink) -> None:
         resumes = "goes on from here" if self._manifest is not None else "replaces and never doubles"
         self._run.out.note(
-            f"{sink.indexed} pictures indexed into {self._plan.sending.collection!r} and {sink.failed} failed until"
-            f" then; the same command {resumes}"
+            f"{sink.indexed} pictures indexed into {self._where} and {sink.failed} failed until then; the"
+            f" same command {resumes}"
         )
 
 
@@ -247,11 +284,11 @@ class _Sink:
             self._out.note(f"and {more} more; {where} lists them all")
 
 
-def _summary(run: Run, report: Report, collection: str, verdict: Verdict | None) -> None:
+def _summary(run: Run, report: Report, where: str, verdict: Verdict | None) -> None:
     codes = ", ".join(f"{count} {code}" for code, count in report.failed.most_common())
     earlier = f", {report.earlier} of them earlier," if report.earlier else ""
     text = (
-        f"{report.indexed + report.earlier} of {report.found} pictures indexed into {collection!r}{earlier} in"
+        f"{report.indexed + report.earlier} of {report.found} pictures indexed into {where}{earlier} in"
         f" {report.seconds:.1f} s ({report.rate:.1f}/s)" + (f"; failed: {codes}" if codes else "")
     )
     if report.stopped:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from clipfleet.index.files import PICTURE_SUFFIXES, printable, read_picture
 from clipfleet.index.manifest import Manifest, ManifestError, ManifestHeld, State, manifest_name
+from clipfleet.index.meter import Meter
 from clipfleet.index.part import Part, part_of
 from clipfleet.index.reconcile import Reconciled, forgotten, reconcile
 from clipfleet.index.run import Outcome, Report, index_sources
@@ -38,6 +39,7 @@ __all__ = [
     "Manifest",
     "ManifestError",
     "ManifestHeld",
+    "Meter",
     "Outcome",
     "Part",
     "Reconciled",

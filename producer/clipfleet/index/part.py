@@ -51,7 +51,7 @@ class Part:
 
 
 def part_of(sources: Sequence[Source], part: Part) -> list[Source]:
-    """What one part of N has to do: of shards and zips every Nth file, of the rest the items by the hash of their ids."""
+    """What one part of N has to do: of shards and zips every Nth file, else the items by the hash of their ids."""
     return [
         source.part(part.number, part.of) if isinstance(source, Tars | Zips) else _PartOf(source, part)
         for source in sources

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from clipfleet.index.manifest import Manifest, Todo, decide, signature
+from clipfleet.index.ledger import Ledger, UnderWay
+from clipfleet.index.meter import Meter
 from clipfleet.index.sending import Sending
 from clipfleet.index.sources import Failure, Item, Seen, Skip, open_sources
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
@@ -16,9 +17,12 @@ from clipfleet.schemas.errors import ErrorCode, RequestFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from clipfleet.index.manifest import Manifest
+    from clipfleet.index.sinks import Sink
     from clipfleet.index.sources import Event, Source
     from clipfleet.producer import Client
     from clipfleet.producer.requests import NewRequest
+    from clipfleet.schemas.result import Result
 
 __all__ = ["Outcome", "Report", "index_sources"]
 
@@ -95,6 +99,8 @@ def index_sources(  # noqa: PLR0913  each by its name
     sending: Sending | None = None,
     manifest: Manifest | None = None,
     retry_failed: bool = False,
+    sink: Sink | None = None,
+    meter: Meter | None = None,
 ) -> Report:
     """Index every picture of ``sources``; see ``open_sources`` for what they may be.
 
@@ -113,18 +119,22 @@ def index_sources(  # noqa: PLR0913  each by its name
         sending: how pictures travel, and where their rows go; its collection is the one that counts.
         manifest: what became of each; with one, what an earlier run has done is not done again.
         retry_failed: send those again that failed of themselves, too.
+        sink: where vectors go instead of a collection; open, and closed at the end.
+        meter: told what takes time.
 
     Raises:
         FileNotFoundError: a source does not exist.
         SourceError: a source cannot be used so.
+        SinkError: the sink cannot be written.
     """
     began = time.monotonic()
-    ledger = _Ledger(manifest, retry_failed=retry_failed)
-    run = _Run(sending or Sending(collection), ledger, guard, on_outcome, patience=max_in_flight)
+    sending = replace(sending or Sending(collection), vectors=sink is not None)
+    ledger = Ledger(manifest, sink, retry_failed=retry_failed)
+    run = _Run(sending, ledger, meter or Meter(), guard, on_outcome, patience=max_in_flight)
     with Seen() as seen:
         for result in client.map(run.requests(_opened(sources), seen), max_in_flight=max_in_flight):
-            run.answered(result.error)
-    ledger.flush()
+            run.answered(result)
+    ledger.close()
     run.report.seconds = time.monotonic() - began
     return run.report
 
@@ -141,55 +151,14 @@ def _opened(sources: Sequence[_Given]) -> list[Source]:
     return opened
 
 
-class _Ledger:
-    """What the run remembers of each item, if it has a manifest."""
-
-    def __init__(self, manifest: Manifest | None, *, retry_failed: bool) -> None:
-        self._manifest = manifest
-        self._retry_failed = retry_failed
-
-    def look(self, item: Item) -> tuple[bytes, Outcome | None]:
-        """The item's signature, and its outcome where an earlier run has settled it."""
-        if self._manifest is None:
-            return b"", None
-        now = signature(item)
-        known = self._manifest.known(item.id)
-        if known is None or decide(known, now, retry_failed=self._retry_failed) is Todo.SEND:
-            return now, None
-        return now, Outcome(item.label, item.id, known.error, earlier=True)
-
-    def sent(self, id_: str, now: bytes) -> None:
-        """An item goes out."""
-        if self._manifest is not None:
-            self._manifest.sent(id_, now)
-
-    def answered(self, id_: str, now: bytes, error: RequestFailed | None) -> None:
-        """An item has its answer."""
-        if self._manifest is not None:
-            self._manifest.answered(id_, now, error)
-
-    def flush(self) -> None:
-        """Everything is answered."""
-        if self._manifest is not None:
-            self._manifest.flush()
-
-
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """A picture that was sent and has no answer yet."""
-
-    label: str
-    id: str
-    signature: bytes
-
-
 class _Run:
     """The pictures between source and answer, in order."""
 
     def __init__(
         self,
         sending: Sending,
-        ledger: _Ledger,
+        ledger: Ledger,
+        meter: Meter,
         guard: Callable[[int], str] | None,
         on_outcome: Callable[[Outcome], None] | None,
         *,
@@ -200,21 +169,25 @@ class _Run:
         self._unanswered = 0
         self._sending = sending
         self._ledger = ledger
+        self._meter = meter
         self._guard = guard
         self._on_outcome = on_outcome
         # What is under way, and the outcomes that wait for their turn.
-        self._order: deque[_UnderWay | Outcome] = deque()
+        self._order: deque[UnderWay | Outcome] = deque()
 
     def requests(self, sources: Sequence[Source], seen: Seen) -> Iterator[NewRequest]:
         """A request for each readable picture."""
         sent = 0
+        began = time.monotonic()
         for event in (event for source in sources for event in source.events(seen)):
             if self._guard is not None and not self.report.stopped:
                 self.report.stopped = self._guard(sent)
             if self.report.stopped:
                 return
             if (request := self._request(event)) is not None:
+                self._meter.made(time.monotonic() - began)
                 yield request
+                began = time.monotonic()
                 sent += 1
 
     def _request(self, event: Event) -> NewRequest | None:
@@ -231,28 +204,30 @@ class _Run:
         return None
 
     def _item(self, item: Item) -> NewRequest | None:
-        now, outcome = self._ledger.look(item)
-        if outcome is None:
+        one, error, settled = self._ledger.look(item)
+        if not settled:
             try:
                 request = self._sending.request(item)
-            except RequestFailed as error:
+            except RequestFailed as unsent:
                 # Not for the manifest: what could not be read costs nothing to be tried again.
-                outcome = Outcome(item.label, item.id, error)
+                error = unsent
             else:
-                self._ledger.sent(item.id, now)
-                self._order.append(_UnderWay(item.label, item.id, now))
+                self._ledger.sent(one)
+                self._order.append(one)
                 return request
-        self._settled(outcome)
+        self._settled(Outcome(item.label, item.id, error, earlier=settled))
         return None
 
-    def answered(self, error: RequestFailed | None) -> None:
+    def answered(self, result: Result) -> None:
         """The next answer."""
+        error = result.error
+        self._meter.answered(result.timing)
         gone = error is not None and (error.code in _FLEET_GONE or self._refuses_all(error))
         self._unanswered = self._unanswered + 1 if gone else 0
         if self._unanswered >= self._patience and not self.report.stopped:
             self.report.stopped = f"the last {self._unanswered} pictures were not answered: {error}"
-        one = cast("_UnderWay", self._order.popleft())
-        self._ledger.answered(one.id, one.signature, error)
+        one = cast("UnderWay", self._order.popleft())
+        self._ledger.answered(one, result)
         self._tell(Outcome(one.label, one.id, error))
         while self._order and isinstance(self._order[0], Outcome):
             self._tell(cast("Outcome", self._order.popleft()))

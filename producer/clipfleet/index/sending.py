@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clipfleet.index.files import read_picture
+from clipfleet.index.sources.item import Stored
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.limits import DEFAULT_INDEX_TTL_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,11 +38,13 @@ class Sending:
         collection: where their rows go.
         send: what a request carries; None = the bytes of files and of members, the addresses of tables.
         roots: with ``Send.PATH``, the folders here that workers know by these names (``worker --allow-root``).
+        vectors: whether vectors are asked for, and nothing is stored by the fleet.
     """
 
     collection: str = "images"
     send: Send | None = None
     roots: Mapping[str, Path] = field(default_factory=dict)
+    vectors: bool = False
 
     def request(self, item: Item) -> NewRequest:
         """The request for an item.
@@ -50,7 +54,11 @@ class Sending:
         """
         from clipfleet.producer import requests  # noqa: PLC0415  so that the walk alone needs no client
 
-        return requests.index_image(self._image(item), id=item.id, metadata=item.metadata, collection=self.collection)
+        image = self._image(item)
+        if self.vectors:
+            # As long as index_image has, and not as an embedding that somebody waits for.
+            return requests.embed_image(image, timeout=DEFAULT_INDEX_TTL_MS / 1000)
+        return requests.index_image(image, id=item.id, metadata=item.metadata, collection=self.collection)
 
     def _image(self, item: Item) -> Image:
         from clipfleet.producer.requests import Url, WorkerPath  # noqa: PLC0415
@@ -66,6 +74,8 @@ class Sending:
             if not isinstance(picture, Path):
                 raise _cannot("it is inside another file: it has no path to be sent")
             return WorkerPath(self._below_root(picture))
+        if isinstance(picture, Stored):
+            return picture.read()
         return read_picture(picture) if isinstance(picture, Path) else picture
 
     def _below_root(self, path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
     from clipfleet.index import Columns, Part, Send, Source
 
 __all__ = ["register"]
+
+
+class _Kind(StrEnum):
+    """What files look like."""
+
+    PARQUET = "parquet"
+    NPY = "npy"
+
+
+class _Dtype(StrEnum):
+    """What vectors in files are made of."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
 
 _Sources = Annotated[
     list[str],
@@ -104,6 +120,19 @@ _Roots = Annotated[
     ),
 ]
 
+_To = Annotated[
+    _Kind | None,
+    typer.Option(
+        "--to",
+        help="Vectors into part files below --out, not into a collection. npy: clip-retrieval's layout; parquet: id,"
+        " vector, metadata.",
+        show_default=False,
+    ),
+]
+_Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to, with --to.", show_default=False)]
+_Rows = Annotated[int, typer.Option("--rows-per-part", min=1, metavar="N", help="Rows of one part file.")]
+_Float = Annotated[_Dtype, typer.Option("--dtype", help="Of vectors in files; float16 is half as large.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -117,6 +146,7 @@ def register(app: typer.Typer) -> None:
             "clipfleet index 'shards/{000..099}.tar' 'archive/**/*.jpg'",
             "clipfleet index products.csv --path-column file --id-column sku --path-root /data/pictures",
             "clipfleet index /mnt/photos --send path --root photos=/mnt/photos --shard 1/3",
+            "clipfleet index ~/Pictures --to npy --out vectors",
         ),
     )(index)
 
@@ -140,6 +170,10 @@ def index(  # noqa: PLR0913  each parameter is a flag
     shard: _Part = None,
     send: _Send = None,
     root: _Roots = None,
+    to: _To = None,
+    out: _Out = None,
+    rows_per_part: _Rows = 10_000,
+    dtype: _Float = _Dtype.FLOAT32,
 ) -> int:
     """Index the pictures of folders, shards and tables.
 
@@ -149,7 +183,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
     was; what is done and has not changed is not sent again.
     """
     from clipfleet.cli.dry_run import dry_run as tell  # noqa: PLC0415
-    from clipfleet.cli.indexing import Plan, run_index  # noqa: PLC0415
+    from clipfleet.cli.indexing import Files, Plan, run_index  # noqa: PLC0415
     from clipfleet.index import Columns, Sending, SourceError  # noqa: PLC0415
 
     columns = Columns(url_column, path_column, id_column, path_root)
@@ -159,19 +193,27 @@ def index(  # noqa: PLR0913  each parameter is a flag
         sending = Sending(collection, *_sending(send, root or []))
     except SourceError as error:
         raise usage(str(error)) from None
+    if (to is None) != (out is None):
+        raise usage("--to and --out go together")
+    if out is not None and fresh:
+        raise usage(f"--fresh: its part files would stay; delete {out} instead")
+    files = None if to is None or out is None else Files(to.value, out, dtype.value, rows_per_part)
+    # Beside its part files: who moves or deletes these means both.
+    own = None if out is None else out / "clipfleet.sqlite"
     plan = Plan(
         sending,
         lane,
         failures,
-        manifest or _default_manifest(run, collection, sources, columns, shard),
+        manifest or own or _default_manifest(run, collection, sources, columns, shard),
         named=manifest is not None,
         fresh=fresh,
         retry_failed=retry_failed,
         reconcile=reconcile,
+        files=files,
     )
     if dry_run:
         return tell(run, opened, plan)
-    with run.fleet(store=True) as settings:
+    with run.fleet(store=files is None) as settings:
         return run_index(run, settings, opened, plan)
 
 
