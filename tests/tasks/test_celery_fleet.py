@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +20,13 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.celery
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "celery_client.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = (ROOT / "examples" / "celery_client.py").read_text(encoding="utf-8")
+(DOCUMENTED,) = re.findall(
+    r"^```python\n(.*?)^```$", (ROOT / "docs" / "celery.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+)
 # A caller who has Celery and in whose environment there is no clipfleet.
-STRANGER = "import sys, runpy; sys.modules['clipfleet'] = None; path = sys.argv.pop(1); runpy.run_path(path)"
+STRANGER = "import sys; sys.modules['clipfleet'] = None\n"
 PICTURES = 200
 
 
@@ -53,7 +58,7 @@ def test_given_a_celery_worker_killed_in_mid_run_then_the_store_holds_each_pictu
 ):
     more = {"MILVUS_URI": lite.uri}
     first = start_celery(**more)
-    with WorkerProcess(redis_server.url, keys, milvus_uri=lite.uri, max_batch_size=4):
+    with WorkerProcess(redis_server.url, keys, milvus_uri=lite.uri, max_batch_size=8):
         run = app.send_task(
             "clipfleet.index_corpus",
             kwargs={"sources": ["pictures"], "collection": "shop", "shards": 2, "step_s": 0.1},
@@ -75,21 +80,30 @@ def test_given_a_celery_worker_killed_in_mid_run_then_the_store_holds_each_pictu
     assert (hits[0].id, hits[0].score) == ("000.png", pytest.approx(1, abs=1e-4))
 
 
-def test_given_a_project_with_celery_and_without_clipfleet_when_it_runs_the_example_then_it_gets_all_of_it(
+def test_given_a_project_with_celery_and_without_clipfleet_when_it_does_as_documented_then_it_gets_all_of_it(
     start_celery, redis_server, keys, pictures, lite
 ):
-    start_celery()
-    with WorkerProcess(redis_server.url, keys, milvus_uri=lite.uri):
+    broker = f"{redis_server.url}/1"
+
+    def stranger(script: str) -> list[str]:
         done = subprocess.run(
-            [sys.executable, "-c", STRANGER, str(EXAMPLE), "pictures"],
-            env=clean_environment(CELERY_BROKER_URL=f"{redis_server.url}/1"),
+            [sys.executable, "-c", STRANGER + script, "pictures"],
+            env=clean_environment(CELERY_BROKER_URL=broker),
             capture_output=True,
             text=True,
             timeout=100,
             check=False,
         )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("a vector of ")
-    assert any(f"{PICTURES} indexed, 1 failed" in line for line in lines)
-    assert len([line for line in lines if line.endswith(".png")]) == 3
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    start_celery()
+    with WorkerProcess(redis_server.url, keys, milvus_uri=lite.uri):
+        shown = stranger(EXAMPLE)
+        assert DOCUMENTED.count("redis://localhost:6379/1") == 2
+        documented = stranger(DOCUMENTED.replace("redis://localhost:6379/1", broker))
+    assert shown[0].startswith("a vector of ")
+    assert any(f"{PICTURES} indexed, 1 failed" in line for line in shown)
+    assert len([line for line in shown if line.endswith(".png")]) == 3
+    assert documented[1] == str(PICTURES)
+    assert documented[2].count(".png") == 3

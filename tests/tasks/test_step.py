@@ -115,6 +115,19 @@ def test_given_shards_when_each_has_run_then_together_they_sent_each_picture_onc
     assert sorted(id_ for client in clients for id_ in client.sent) == [f"{number:02}.png" for number in range(12)]
 
 
+def test_given_rows_met_twice_and_other_files_when_shards_share_them_then_they_are_counted_once(run_step, corpus):
+    (corpus / "a" / "notes.txt").touch()
+    rows = "".join(f"https://e.com/{number % 8}.jpg\n" for number in range(12))
+    (corpus / "t.csv").write_text("url\n" + rows)
+    plan = make_plan(["a", "t.csv"], corpus, shards=3, step_s=60.0, **OPTIONS)
+    shards = [run_step(Client(), shards=3, number=number, plan=plan)[1] for number in range(3)]
+    assert [sum(getattr(shard, name) for shard in shards) for name in ("indexed", "duplicates", "skipped")] == [
+        20,
+        4,
+        1,
+    ]
+
+
 def test_given_a_lease_that_is_lost_when_kept_then_the_step_is_told_to_stop():
     answers = iter([True, True, False])
     with Keeper(lambda: next(answers), every_s=0.01) as keeper:

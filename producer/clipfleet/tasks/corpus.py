@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import redis
 from celery import states
-from celery.exceptions import Ignore, TaskRevokedError
+from celery.exceptions import BackendError, Ignore, TaskRevokedError
+from kombu.exceptions import OperationalError
 
 from clipfleet.index.sources import SourceError
 from clipfleet.tasks.fleet import bulk_client
@@ -44,6 +45,8 @@ _STALLED_S: Final = 10.0
 _MOST_RETRIES: Final = 10
 # A message may wait behind others for a while: only what nothing was sent for so long is asked for once more.
 _QUIET_MS: Final = 300_000
+# Trouble that passes and says nothing of the shard.
+_AWAY: Final = (redis.exceptions.RedisError, OperationalError, BackendError, OSError)
 _log = logging.getLogger(__name__)
 
 
@@ -125,8 +128,8 @@ def index_shard(self: Any, run: str, number: int, turn: int) -> None:
             _run_step(self.app, run, number, shard, known, keeper)
     except Lost:
         _log.warning("run %s, shard %d: somebody else goes on with it", run, number)
-    except (redis.exceptions.RedisError, OSError):
-        _log.exception("run %s, shard %d: Redis does not answer", run, number)
+    except _AWAY:
+        _log.exception("run %s, shard %d: Redis, the broker or the result backend does not answer", run, number)
         raise self.retry(countdown=_STALLED_S, max_retries=None) from None
     except Exception as error:  # noqa: BLE001 - whatever it is: a shard that nobody ends would be waited for for ever
         _log.exception("run %s, shard %d: unforeseen", run, number)

@@ -90,7 +90,7 @@ class Plan:
             return True
         match event:
             case Skip():
-                return shard == 0 or event.reason == Skip.DUPLICATE
+                return shard == 0  # every shard meets it, and it has no id
             case Item() | Failure():
                 return identity(event)[-1] % self.shards == shard
 

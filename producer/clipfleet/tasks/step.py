@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from contextlib import closing, suppress
@@ -36,6 +37,7 @@ _SAVE_EVERY_S: Final = 1.0
 _ANSWER_S: Final = 30.0
 _LONGEST_ANSWER_S: Final = 300.0
 _KEPT_FAILURES: Final = 20
+_log = logging.getLogger(__name__)
 
 
 class Keeper:
@@ -199,6 +201,8 @@ class Step:
         self._fresh.append(key)
         counts = self._shard.failed
         counts[error.code] = counts.get(error.code, 0) + 1
+        # A stranger's file name may hold what a terminal obeys.
+        _log.warning("run %s: %r: %s: %r", self._where[0], event.label, error.code, error.message)
         if len(self._shard.failures) < _KEPT_FAILURES:
             about = {"id": event.id, "label": event.label, "code": str(error.code), "message": error.message}
             self._shard.failures.append(about)
