@@ -24,6 +24,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from clipfleet.index.sources.item import Stored
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ def signature(item: Item) -> bytes:
             hashed.update(b"gone")
         else:
             hashed.update(b"file %d %d" % (status.st_size, status.st_mtime_ns))
+    elif isinstance(picture, Stored):
+        hashed.update(b"stored " + picture.version.encode("utf-8", "surrogatepass"))
     else:
         hashed.update(b"url " + picture.url.encode("utf-8", "surrogatepass"))
     hashed.update(b"\0" + json.dumps(item.metadata, sort_keys=True, default=repr).encode())

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from clipfleet.index.files import printable
 from clipfleet.index.sources.braces import expand
 from clipfleet.index.sources.folder import Folders, Glob, is_pattern, matches
-from clipfleet.index.sources.item import Event, Failure, Item, Skip, Source, SourceError
+from clipfleet.index.sources.item import Event, Failure, Item, Skip, Source, SourceError, Stored
+from clipfleet.index.sources.remote import RemoteFolder, is_remote, remote_files
 from clipfleet.index.sources.seen import Seen
 from clipfleet.index.sources.table import TABLE_SUFFIXES, Columns, Table
 from clipfleet.index.sources.tar import TAR_SUFFIXES, Tars
@@ -35,6 +36,7 @@ __all__ = [
     "Skip",
     "Source",
     "SourceError",
+    "Stored",
     "Table",
     "Tars",
     "Zips",
@@ -48,7 +50,8 @@ def open_sources(names: Sequence[str | os.PathLike[str]], columns: Columns | Non
 
     ``.tar``, ``.tar.gz``, ``.tgz``: webdataset shards; ``.zip``: archives; ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``,
     ``.parquet``: tables; everything else: pictures, in folders or by itself. ``{000..099}`` and ``{a,b}`` are expanded,
-    and so are ``*``, ``?``, ``[a-z]`` and ``**``, unless something has that very name.
+    and so are ``*``, ``?``, ``[a-z]`` and ``**``, unless something has that very name. What begins as ``s3://`` does is
+    read by fsspec.
 
     Args:
         names: of the sources.
@@ -62,25 +65,44 @@ def open_sources(names: Sequence[str | os.PathLike[str]], columns: Columns | Non
     sources: list[Source] = []
     for name in names:
         text = os.fspath(name)
-        low = text.lower().rstrip("/")
-        if low.endswith(TAR_SUFFIXES) and not Path(text).is_dir():
-            sources.append(Tars(_paths(text), printable(text)))
-        elif low.endswith(ZIP_SUFFIXES) and not Path(text).is_dir():
-            sources.append(Zips(_paths(text), printable(text)))
-        elif low.endswith(TABLE_SUFFIXES) and not Path(text).is_dir():
-            sources += [_table(path, columns or Columns()) for path in _paths(text, there=True)]
-        else:
-            for each in _expanded(text):
-                if is_pattern(each) and not os.path.lexists(each):
-                    sources.append(Glob(each))
-                else:
-                    folders.append(Path(each))
+        opened = _remote(text) if is_remote(text) else _file(text, columns or Columns())
+        if opened is not None:
+            sources += opened
+            continue
+        for each in _expanded(text):
+            if is_pattern(each) and not os.path.lexists(each):
+                sources.append(Glob(each))
+            else:
+                folders.append(Path(each))
     for folder in folders:
         if not folder.exists():
             raise FileNotFoundError(str(folder))
     if folders:
         sources.insert(0, Folders(folders, alone=not sources))
     return sources
+
+
+def _file(text: str, columns: Columns) -> list[Source] | None:
+    """What a file is by its suffix, where it holds more than one picture."""
+    low = text.lower()
+    if not low.endswith((*TAR_SUFFIXES, *ZIP_SUFFIXES, *TABLE_SUFFIXES)) or Path(text).is_dir():
+        return None
+    if low.endswith(TAR_SUFFIXES):
+        return [Tars(_paths(text), printable(text))]
+    if low.endswith(ZIP_SUFFIXES):
+        return [Zips(_paths(text), printable(text))]
+    return [_table(path, columns) for path in _paths(text, there=True)]
+
+
+def _remote(text: str) -> list[Source]:
+    low = text.lower()
+    if low.endswith(TAR_SUFFIXES):
+        return [Tars(remote_files(text), printable(text))]
+    if low.endswith(ZIP_SUFFIXES):
+        return [Zips(remote_files(text), printable(text))]
+    if low.endswith(TABLE_SUFFIXES):
+        raise SourceError(f"{printable(text)}: tables are read from this machine's disks; copy it first")
+    return [RemoteFolder(each) for each in _expanded(text)]
 
 
 def count_all(sources: Sequence[Source]) -> Iterator[object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final
 
 from clipfleet.index.files import MAX_FILE_BYTES, PICTURE_SUFFIXES, open_regular, printable, unreadable
@@ -13,9 +13,9 @@ from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from io import BufferedReader
 
-    from clipfleet.index.sources.item import Event
+    from clipfleet.index.sources.item import Event, Place
     from clipfleet.index.sources.seen import Seen
 
 __all__ = ["ZIP_SUFFIXES", "Zips", "zip_events"]
@@ -26,7 +26,7 @@ ZIP_SUFFIXES: Final = (".zip",)
 class Zips:
     """Archives, one after the other."""
 
-    def __init__(self, paths: Sequence[Path], name: str) -> None:
+    def __init__(self, paths: Sequence[Path | Place], name: str) -> None:
         """Take the archives.
 
         Args:
@@ -51,7 +51,7 @@ class Zips:
         for path in self._paths:
             label = printable(str(path))
             try:
-                with open_regular(path) as file:
+                with _opened(path) as file:
                     yield from zip_events(file, label, seen)
             except RequestFailed as error:
                 yield Failure(_stem(label), label, error, whole=True)
@@ -60,10 +60,14 @@ class Zips:
         """Each picture by the archive's directory."""
         for path in self._paths:
             try:
-                with open_regular(path) as file:
+                with _opened(path) as file:
                     yield from (each for each in ZipStream(file) if _suffix(each.name) in PICTURE_SUFFIXES)
             except RequestFailed:
                 yield path
+
+
+def _opened(path: Path | Place) -> BufferedReader:
+    return open_regular(path) if isinstance(path, Path) else path.open()
 
 
 def zip_events(file: IO[bytes], label: str, seen: Seen) -> Iterator[Event]:
