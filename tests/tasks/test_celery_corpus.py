@@ -12,6 +12,7 @@ import pytest
 from celery.exceptions import TaskRevokedError
 
 from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.tasks.runs import Runs
 from support.raw_worker import RawWorker, answer
 from support.waiting import wait_until
 
@@ -104,18 +105,24 @@ def test_given_a_celery_worker_killed_in_mid_run_when_another_starts_then_it_goe
 
 
 def test_given_each_step_delivered_many_times_when_indexed_then_each_picture_is_sent_once(
-    app, start_celery, redis_server, keys, folder, ids
+    app, start_celery, redis_server, redis_client, keys, tmp_path
 ):
-    shelf = Shelf(pace_s=0.005)
+    for number in range(1000):
+        (tmp_path / f"{number}.png").write_bytes(b"%d" % number)
+    shelf = Shelf(pace_s=0.003)
+    runs = Runs(redis_client, keys)
     start_celery()
     with RawWorker(redis_server.url, keys, handler=shelf, count=1):
-        run = start_run(app, "pictures", shards=2, step_s=0.3)
+        run = start_run(app, "*.png", shards=2, step_s=0.1)
         wait_until(lambda: run.state == "PROGRESS", 60, "progress")
-        for turn in (0, 0, 0, 1, 1):
-            for number in (0, 1):
-                app.send_task("clipfleet.index_shard", args=[run.info["run"], number, turn])
-        assert run.get(timeout=90)["indexed"] == PICTURES
-    assert shelf.rows == Counter(ids)
+        name = run.info["run"]
+        for least in (0, 1, 2):
+            wait_until(lambda least=least: runs.shards(name, 2)[0].turn >= least, 30, f"turn {least}")
+            for number, shard in enumerate(runs.shards(name, 2)):
+                for _ in range(3):
+                    app.send_task("clipfleet.index_shard", args=[name, number, shard.turn])
+        assert run.get(timeout=90)["indexed"] == 1000
+    assert shelf.rows == Counter(f"{number}.png" for number in range(1000))
 
 
 def test_given_a_run_when_its_task_is_revoked_then_it_ends_there(

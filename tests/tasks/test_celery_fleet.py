@@ -54,7 +54,7 @@ def lite(tmp_path):
 
 
 def test_given_a_celery_worker_killed_in_mid_run_then_the_store_holds_each_picture_once_and_reconciles(
-    app, start_celery, redis_server, keys, pictures, lite
+    app, start_celery, redis_server, redis_client, keys, pictures, lite
 ):
     more = {"MILVUS_URI": lite.uri}
     first = start_celery(**more)
@@ -70,6 +70,8 @@ def test_given_a_celery_worker_killed_in_mid_run_then_the_store_holds_each_pictu
         result = run.get(timeout=90)
         assert (result["ok"], result["indexed"], result["failed"]) == (False, PICTURES, {"unsupported_media": 1})
         assert result["failures"][0]["id"] == "broken.png"
+        # What the killed one had sent is run as well, and may come later: it rests while the store is busy.
+        wait_until(lambda: not redis_client.xlen(keys.lanes[1]), 30, "the queue to be empty")
         compared = app.send_task("clipfleet.reconcile", args=[result["run"]]).get(timeout=30)
         with Client(redis_server.url, queue=keys.queue, timeout=30) as client:
             hits = client.search(image=picture(0), collection="shop", limit=PICTURES + 10).hits
