@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clipfleet.index.files import read_picture
+from clipfleet.index.shrink import shrunk
 from clipfleet.index.sources.item import Stored
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.schemas.limits import DEFAULT_INDEX_TTL_MS
@@ -38,12 +39,14 @@ class Sending:
         collection: where their rows go.
         send: what a request carries; None = the bytes of files and of members, the addresses of tables.
         roots: with ``Send.PATH``, the folders here that workers know by these names (``worker --allow-root``).
+        shrink_px: pictures above 2 MiB are sent with this shorter side; 0 = as they are. See ``shrunk``.
         vectors: whether vectors are asked for, and nothing is stored by the fleet.
     """
 
     collection: str = "images"
     send: Send | None = None
     roots: Mapping[str, Path] = field(default_factory=dict)
+    shrink_px: int = 0
     vectors: bool = False
 
     def request(self, item: Item) -> NewRequest:
@@ -75,8 +78,10 @@ class Sending:
                 raise _cannot("it is inside another file: it has no path to be sent")
             return WorkerPath(self._below_root(picture))
         if isinstance(picture, Stored):
-            return picture.read()
-        return read_picture(picture) if isinstance(picture, Path) else picture
+            data = picture.read()
+        else:
+            data = read_picture(picture) if isinstance(picture, Path) else picture
+        return shrunk(data, self.shrink_px)
 
     def _below_root(self, path: Path) -> str:
         """``NAME:relative/path`` by the root that is nearest to the file."""

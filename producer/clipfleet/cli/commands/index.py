@@ -120,6 +120,16 @@ _Roots = Annotated[
     ),
 ]
 
+_Shrink = Annotated[
+    int | None,
+    typer.Option(
+        "--shrink",
+        min=0,
+        metavar="PX",
+        help="Pictures above 2 MiB are sent with this shorter side; 0: as they are. Default: 896.",
+        show_default=False,
+    ),
+]
 _To = Annotated[
     _Kind | None,
     typer.Option(
@@ -170,6 +180,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
     shard: _Part = None,
     send: _Send = None,
     root: _Roots = None,
+    shrink: _Shrink = None,
     to: _To = None,
     out: _Out = None,
     rows_per_part: _Rows = 10_000,
@@ -190,7 +201,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
     try:
         part = None if shard is None else _part(shard)
         opened = _open(sources, columns, part)
-        sending = Sending(collection, *_sending(send, root or []))
+        sending = Sending(collection, *_sending(send, root or []), _shrink_px(shrink))
     except SourceError as error:
         raise usage(str(error)) from None
     if (to is None) != (out is None):
@@ -236,6 +247,16 @@ def _part(text: str) -> Part:
         return Part.parse(text)
     except SourceError as error:
         raise usage(f"--shard {error}") from None
+
+
+def _shrink_px(asked: int | None) -> int:
+    from clipfleet.index.shrink import SHRINK_PX, can_shrink  # noqa: PLC0415
+
+    if can_shrink():
+        return SHRINK_PX if asked is None else asked
+    if asked:
+        raise usage("--shrink needs Pillow", 'pip install "clipfleet[index]"')
+    return 0
 
 
 def _sending(send: str | None, given: list[str]) -> tuple[Send | None, dict[str, Path]]:
