@@ -83,3 +83,22 @@ def test_given_sources_in_the_root_when_planned_then_shards_share_them(root):
     dealt = [[unit.names[0] for unit in plan.units_of(number)] for number in range(2)]
     assert dealt == [["pictures", "s-1.tar", "s-3.tar"], ["pictures", "s-0.tar", "s-2.tar"]]
     assert type(plan).of(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("s3://other/a", "s3://shop-of-others/a", "s3://shop/../other/a", "s3://shop/a::file:///etc", "file:///etc"),
+        *("s3://{shop,other}/a", "gs://shop/a.tar", "S3://shop/a", "memory://a"),
+    ],
+)
+def test_given_an_address_that_is_not_allowed_when_planned_then_it_is_refused(root, name):
+    with pytest.raises(SourceError, match="CLIPFLEET_SOURCES_ADDRESSES"):
+        make_plan([name], root, ("s3://shop",), **OPTIONS)
+
+
+def test_given_several_allowed_addresses_when_read_then_each_is_one():
+    read = settings.read(
+        {"CLIPFLEET_SOURCES_ADDRESSES": "s3://shop/pictures  gs://other", "CLIPFLEET_SOURCES_ROOT": "/d"}
+    )
+    assert (read.sources_addresses, str(read.sources_root)) == (("s3://shop/pictures", "gs://other"), "/d")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tarfile
 import threading
+from zipfile import ZipFile
 
 import pytest
 
@@ -126,6 +128,28 @@ def test_given_rows_met_twice_and_other_files_when_shards_share_them_then_they_a
         4,
         1,
     ]
+
+
+def test_given_zips_and_a_store_when_shards_share_them_then_each_picture_is_sent_once(run_step, corpus):
+    with ZipFile(corpus / "z.zip", "w") as archive:
+        for number in range(6):
+            archive.writestr(f"{number}.png", b"zipped %d" % number)
+    (corpus / "store").mkdir()
+    for number in range(9):
+        (corpus / "store" / f"s{number}.png").write_bytes(b"stored")
+    with tarfile.open(corpus / "store" / "t.tar", "w") as archive:
+        archive.add(corpus / "a" / "00.png", "00.png")
+    address = f"file://{corpus}/store"
+    plan = make_plan(["z.zip", address, f"{address}/*.tar"], corpus, (address,), shards=3, step_s=60.0, **OPTIONS)
+    assert [unit.whole for unit in plan.units] == [False, True, True]
+    clients = [Client() for _ in range(3)]
+    shards = [run_step(client, shards=3, number=number, plan=plan)[1] for number, client in enumerate(clients)]
+    assert sorted(id_ for client in clients for id_ in client.sent) == [
+        *(f"s{number}.png" for number in range(9)),
+        "t/00",
+        *(f"z/{number}.png" for number in range(6)),
+    ]
+    assert sum(shard.indexed for shard in shards) == 16
 
 
 def test_given_a_lease_that_is_lost_when_kept_then_the_step_is_told_to_stop():

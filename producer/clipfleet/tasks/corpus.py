@@ -93,6 +93,7 @@ def index_corpus(
         plan = make_plan(
             names,
             settings().sources_root,
+            settings().sources_addresses,
             collection=collection,
             shards=shards,
             columns=columns,

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from clipfleet.index.sources import TABLE_SUFFIXES, Columns, Failure, Item, Seen, Skip, SourceError, open_sources
 from clipfleet.index.sources.braces import expand
 from clipfleet.index.sources.folder import is_pattern, matches
+from clipfleet.index.sources.remote import is_remote, remote_files
 from clipfleet.index.sources.tar import TAR_SUFFIXES
+from clipfleet.index.sources.zip import ZIP_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clipfleet.index.sources import Event
+    from clipfleet.index.sources import Event, Source
 
 __all__ = ["Plan", "Unit", "identity", "make_plan"]
 
@@ -28,8 +30,8 @@ class Unit:
 
     Attributes:
         names: sources, as ``open_sources`` takes them.
-        whole: whether one shard reads it alone (a tar: its members cannot be told apart without reading them all);
-            else each shard takes those of its ids.
+        whole: whether one shard reads it alone (a tar or a zip: its members cannot be told apart without reading them
+            all); else each shard takes those of its ids.
     """
 
     names: tuple[str, ...]
@@ -77,10 +79,8 @@ class Plan:
             FileNotFoundError: a source is gone.
             SourceError: a table has other columns than before.
         """
-        columns = Columns(**_rooted(self.columns, root))
-        names = [os.fspath(root / name) for name in unit.names]
         with Seen() as seen:
-            for source in open_sources(names, columns):
+            for source in _opened(unit, self.columns, root):
                 for event in source.events(seen):
                     if self._is_ours(event, unit, shard):
                         yield event
@@ -101,12 +101,12 @@ def identity(event: Item | Failure) -> bytes:
     return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest()
 
 
-def make_plan(names: Sequence[str], root: Path, **options: Any) -> Plan:
-    """The plan for ``names``, all of which lie in ``root``.
+def make_plan(names: Sequence[str], root: Path, addresses: Sequence[str] = (), **options: Any) -> Plan:
+    """The plan for ``names``, all of which lie in ``root`` or begin like one of ``addresses``.
 
     Raises:
         FileNotFoundError: a source does not exist.
-        SourceError: it cannot be used so, or lies outside of ``root``.
+        SourceError: it cannot be used so, or may not be.
     """
     columns = options["columns"]
     if unknown := set(columns) - {"url", "path", "id", "root"}:
@@ -116,29 +116,35 @@ def make_plan(names: Sequence[str], root: Path, **options: Any) -> Plan:
     plain: list[str] = []
     units: list[Unit] = []
     for name in names:
-        low = name.lower().rstrip("/")
-        is_tar, is_table = low.endswith(TAR_SUFFIXES), low.endswith(TABLE_SUFFIXES)
-        _inside(name, root)
-        if (is_tar or is_table) and not (root / name).is_dir():
-            units += [Unit((file,), whole=is_tar) for file in _files(name, root)]
+        low = name.lower()
+        whole, is_table = low.endswith((*TAR_SUFFIXES, *ZIP_SUFFIXES)), low.endswith(TABLE_SUFFIXES)
+        if is_remote(name):
+            _allowed(name, addresses)
+        else:
+            _inside(name, root)
+        if (whole or is_table) and not (root / name).is_dir():
+            units += [Unit((file,), whole) for file in _files(name, root)]
         else:
             plain.append(name)
     if plain:
         units.insert(0, Unit(tuple(plain)))
-    plan = Plan(units=tuple(units), **options)
     for unit in units:
         # What cannot be used is said at once and not by a step at night; a missing shard of a range alone may be.
         if not unit.whole:
-            open_sources([os.fspath(root / name) for name in unit.names], Columns(**_rooted(columns, root)))
-    return plan
+            _opened(unit, columns, root)
+    return Plan(units=tuple(units), **options)
 
 
-def _rooted(columns: dict[str, str], root: Path) -> dict[str, Any]:
-    return {name: root / value if name == "root" else value for name, value in columns.items()}
+def _opened(unit: Unit, columns: dict[str, str], root: Path) -> list[Source]:
+    rooted: dict[str, Any] = {name: root / value if name == "root" else value for name, value in columns.items()}
+    names = [name if is_remote(name) else os.fspath(root / name) for name in unit.names]
+    return open_sources(names, Columns(**rooted))
 
 
 def _files(name: str, root: Path) -> list[str]:
-    """The files of a range or a pattern of shards or tables; at least one exists."""
+    """The files of a range or a pattern of shards, zips or tables; at least one exists."""
+    if is_remote(name):
+        return [str(file) for file in remote_files(name)]
     text = os.fspath(root / name)
     if os.path.lexists(text):
         return [name]
@@ -170,6 +176,19 @@ def _inside(name: str, root: Path) -> None:
         real = os.path.realpath(root / fixed)
         if not text or ".." in Path(text).parts or os.path.commonpath([real, own]) != own:
             raise SourceError(f"{name or 'a source without a name'}: lies outside of CLIPFLEET_SOURCES_ROOT")
+
+
+def _allowed(name: str, addresses: Sequence[str]) -> None:
+    """Refuse addresses of stores that this host may read and whoever sends a task may not."""
+    try:
+        each = list(expand(name))
+    except ValueError as error:
+        raise SourceError(str(error)) from None
+    for text in each:
+        known = any(f"{text}/".startswith(f"{address.rstrip('/')}/") for address in addresses)
+        # fsspec reads "::" as a store within a store, of any kind.
+        if not known or "::" in text or ".." in text.split("/"):
+            raise SourceError(f"{name}: begins like no address of CLIPFLEET_SOURCES_ADDRESSES")
 
 
 def digest(value: Any) -> str:

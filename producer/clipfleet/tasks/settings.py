@@ -33,6 +33,7 @@ class TaskSettings:
         result_backend: where Celery keeps results.
         queue: the Celery queue that our tasks are sent to.
         sources_root: sources of ``index_corpus`` are relative to this folder and never lie outside of it.
+        sources_addresses: what addresses of stores (``s3://bucket/folder``) sources may begin with.
     """
 
     fleet: Settings
@@ -40,6 +41,7 @@ class TaskSettings:
     result_backend: str = field(repr=False)
     queue: str
     sources_root: Path
+    sources_addresses: tuple[str, ...] = ()
 
 
 def read(environ: Mapping[str, str]) -> TaskSettings:
@@ -57,6 +59,7 @@ def read(environ: Mapping[str, str]) -> TaskSettings:
         result_backend=backend,
         queue=environ.get("CLIPFLEET_CELERY_QUEUE") or CELERY_QUEUE,
         sources_root=Path(environ.get("CLIPFLEET_SOURCES_ROOT") or "."),
+        sources_addresses=tuple(environ.get("CLIPFLEET_SOURCES_ADDRESSES", "").split()),
     )
 
 

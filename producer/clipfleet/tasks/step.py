@@ -6,20 +6,21 @@ import logging
 import threading
 import time
 from contextlib import closing, suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import redis
 
-from clipfleet.index.files import read_picture
+from clipfleet.index.sending import Sending
+from clipfleet.index.shrink import SHRINK_PX, can_shrink
 from clipfleet.index.sources import Failure, Item, Skip, SourceError
-from clipfleet.producer import requests
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 from clipfleet.tasks.plan import identity
 from clipfleet.tasks.runs import LEASE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
 
     from clipfleet.producer import Client, NewRequest, Result
     from clipfleet.tasks.plan import Plan, Unit
@@ -85,6 +86,7 @@ class Step:
         self.over = False
         self.moved = False
         self._plan = plan
+        self._sending = Sending(plan.collection, shrink_px=SHRINK_PX if can_shrink() else 0)
         self._runs = runs
         self._where = (run, number)
         self._shard = shard
@@ -156,20 +158,12 @@ class Step:
         if isinstance(event, Failure):
             self._failed(key, event, event.error)
             return None
-        picture: Any = event.picture
         try:
-            data = read_picture(picture) if isinstance(picture, Path) else picture
+            request = self._sending.request(event)
         except RequestFailed as error:
             self._failed(key, event, error)
             return None
-        return requests.index_image(
-            data,
-            id=event.id,
-            metadata=event.metadata,
-            collection=self._plan.collection,
-            timeout=self._timeout_s(),
-            tag=(key, event.id, event.label),
-        )
+        return replace(request, timeout=self._timeout_s(), tag=(key, event.id, event.label))
 
     def _begin_sending(self) -> None:
         """The clock of a step starts at its first picture: what was read to get there may take a quarter of it."""
