@@ -7,7 +7,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from clipfleet.index.sources import Failure, Item, SourceError, Tars, Zips
+from clipfleet.index.sources import Failure, Item, SourceError, Tars, Videos, Zips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,9 +51,9 @@ class Part:
 
 
 def part_of(sources: Sequence[Source], part: Part) -> list[Source]:
-    """What one part of N has to do: of shards and zips every Nth file, else the items by the hash of their ids."""
+    """What one part of N has to do: of shards, zips and videos every Nth file, else the items by their ids' hash."""
     return [
-        source.part(part.number, part.of) if isinstance(source, Tars | Zips) else _PartOf(source, part)
+        source.part(part.number, part.of) if isinstance(source, Tars | Videos | Zips) else _PartOf(source, part)
         for source in sources
     ]
 

@@ -36,7 +36,8 @@ _Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="Folders, files, 'patterns/**', shards (.tar, .tar.gz), tables (.csv, .tsv, .jsonl, .parquet).",
+        help="Folders, files, 'patterns/**', shards (.tar, .tar.gz), zips, tables (.csv, .tsv, .jsonl, .parquet),"
+        " videos (.mp4, .mkv, …), stores (s3://BUCKET/FOLDER).",
     ),
 ]
 _UrlColumn = Annotated[
@@ -120,6 +121,9 @@ _Roots = Annotated[
     ),
 ]
 
+_Processes = Annotated[
+    int, typer.Option("--processes", min=1, max=64, metavar="N", help="How many processes read, shrink and send.")
+]
 _Shrink = Annotated[
     int | None,
     typer.Option(
@@ -129,6 +133,10 @@ _Shrink = Annotated[
         help="Pictures above 2 MiB are sent with this shorter side; 0: as they are. Default: 896.",
         show_default=False,
     ),
+]
+_Every = Annotated[
+    float,
+    typer.Option("--every-s", min=0, metavar="S", help="Of videos: a frame each S seconds; 0: every frame."),
 ]
 _To = Annotated[
     _Kind | None,
@@ -157,6 +165,8 @@ def register(app: typer.Typer) -> None:
             "clipfleet index products.csv --path-column file --id-column sku --path-root /data/pictures",
             "clipfleet index /mnt/photos --send path --root photos=/mnt/photos --shard 1/3",
             "clipfleet index ~/Pictures --to npy --out vectors",
+            "clipfleet index 'films/*.mp4' --every-s 5",
+            "clipfleet index s3://bucket/photos archive.zip",
         ),
     )(index)
 
@@ -181,6 +191,8 @@ def index(  # noqa: PLR0913  each parameter is a flag
     send: _Send = None,
     root: _Roots = None,
     shrink: _Shrink = None,
+    processes: _Processes = 1,
+    every_s: _Every = 1.0,
     to: _To = None,
     out: _Out = None,
     rows_per_part: _Rows = 10_000,
@@ -200,7 +212,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
     columns = Columns(url_column, path_column, id_column, path_root)
     try:
         part = None if shard is None else _part(shard)
-        opened = _open(sources, columns, part)
+        opened = _open(sources, columns, part, every_s)
         sending = Sending(collection, *_sending(send, root or []), _shrink_px(shrink))
     except SourceError as error:
         raise usage(str(error)) from None
@@ -221,6 +233,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
         retry_failed=retry_failed,
         reconcile=reconcile,
         files=files,
+        processes=processes,
     )
     if dry_run:
         return tell(run, opened, plan)
@@ -228,13 +241,13 @@ def index(  # noqa: PLR0913  each parameter is a flag
         return run_index(run, settings, opened, plan)
 
 
-def _open(sources: list[str], columns: Columns, part: Part | None) -> list[Source]:
+def _open(sources: list[str], columns: Columns, part: Part | None, every_s: float) -> list[Source]:
     from clipfleet.index import TABLE_SUFFIXES, Columns, open_sources, part_of  # noqa: PLC0415
 
     if columns != Columns() and not any(source.lower().endswith(TABLE_SUFFIXES) for source in sources):
         raise usage("columns and --path-root are for tables, and none of the sources is one")
     try:
-        opened = open_sources(sources, columns)
+        opened = open_sources(sources, columns, every_s=every_s)
     except FileNotFoundError as error:
         raise usage(f"{error}: no such file or folder") from None
     return opened if part is None else part_of(opened, part)
