@@ -15,12 +15,13 @@ from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from clipfleet.cli.progress import Progress
     from clipfleet.cli.reconciling import Verdict
     from clipfleet.cli.run import Run
     from clipfleet.cli.settings import Settings
-    from clipfleet.index import Outcome, Report, Source
+    from clipfleet.index import Outcome, Processes, Report, Source
     from clipfleet.index.sinks import Dtype, FolderSink
     from clipfleet.producer import Client
 
@@ -53,6 +54,7 @@ class Plan:
         retry_failed: whether to send those again that failed of themselves.
         reconcile: whether to compare the store with the manifest at the end.
         files: where vectors go instead of the collection; None = there is none.
+        processes: how many read, shrink and send.
     """
 
     sending: Sending = field(default_factory=Sending)
@@ -64,6 +66,7 @@ class Plan:
     retry_failed: bool = False
     reconcile: bool = False
     files: Files | None = None
+    processes: int = 1
 
 
 def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], plan: Plan) -> int:
@@ -121,7 +124,6 @@ class _Indexing:
 
     def go(self, sources: Sequence[Source]) -> int:
         """Index and reconcile; the exit code."""
-        from clipfleet.cli.client import connect  # noqa: PLC0415
         from clipfleet.cli.items import Tally  # noqa: PLC0415
         from clipfleet.cli.progress import Progress  # noqa: PLC0415
         from clipfleet.index import count_all  # noqa: PLC0415
@@ -129,7 +131,7 @@ class _Indexing:
         run = self._run
         tally = Tally(run.out)
         with ExitStack() as stack:
-            client = stack.enter_context(connect(self._settings, lane=self._plan.lane.value, wait_for_worker=True))
+            client = stack.enter_context(self._client())
             with ExitStack() as shown:
                 failures = shown.enter_context(_Failures(self._failures_file()))
                 progress = shown.enter_context(
@@ -155,7 +157,15 @@ class _Indexing:
             return Exit.FAILED
         return code or (Exit.PARTIAL if verdict is not None and verdict.agrees is False else Exit.OK)
 
-    def _reconciled(self, client: Client, sources: Sequence[Source]) -> Verdict | None:
+    def _client(self) -> AbstractContextManager[Client | Processes]:
+        from clipfleet.cli.client import connect, connect_many  # noqa: PLC0415
+
+        lane, count = self._plan.lane, self._plan.processes
+        if count == 1:
+            return connect(self._settings, lane=lane.value, wait_for_worker=True)
+        return connect_many(count, self._settings, lane=lane.value)
+
+    def _reconciled(self, client: Client | Processes, sources: Sequence[Source]) -> Verdict | None:
         from clipfleet.cli.reconciling import reconcile_run  # noqa: PLC0415
 
         if self._manifest is None or self._sink is not None or not self._plan.reconcile:
@@ -167,7 +177,9 @@ class _Indexing:
         collection = self._plan.sending.collection
         return reconcile_run(self._run.out, self._settings, collection, self._manifest, sources, again)
 
-    def index(self, client: Client, sources: Sequence[Source], on_outcome: Callable[[Outcome], None] | None) -> Report:
+    def index(
+        self, client: Client | Processes, sources: Sequence[Source], on_outcome: Callable[[Outcome], None] | None
+    ) -> Report:
         """One pass over sources."""
         from clipfleet.cli.lite import RowGuard  # noqa: PLC0415
         from clipfleet.index import index_sources  # noqa: PLC0415

@@ -13,6 +13,7 @@ from clipfleet.index.files import PICTURE_SUFFIXES, printable, read_picture
 from clipfleet.index.manifest import Manifest, ManifestError, ManifestHeld, State, manifest_name
 from clipfleet.index.meter import Meter
 from clipfleet.index.part import Part, part_of
+from clipfleet.index.processes import Processes
 from clipfleet.index.reconcile import Reconciled, forgotten, reconcile
 from clipfleet.index.run import Outcome, Report, index_sources
 from clipfleet.index.sending import Send, Sending
@@ -42,6 +43,7 @@ __all__ = [
     "Meter",
     "Outcome",
     "Part",
+    "Processes",
     "Reconciled",
     "Report",
     "Send",

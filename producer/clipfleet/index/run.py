@@ -6,12 +6,14 @@ import os
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
 from clipfleet.index.ledger import Ledger, UnderWay
 from clipfleet.index.meter import Meter
+from clipfleet.index.processes import UNSENT, Processes
 from clipfleet.index.sending import Sending
 from clipfleet.index.sources import Failure, Item, Seen, Skip, open_sources
+from clipfleet.index.sources.item import Stored
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
     from clipfleet.index.sinks import Sink
     from clipfleet.index.sources import Event, Source
     from clipfleet.producer import Client
-    from clipfleet.producer.requests import NewRequest
     from clipfleet.schemas.result import Result
 
 __all__ = ["Outcome", "Report", "index_sources"]
 
+T = TypeVar("T")
 # Failures that say nothing of the picture: nobody is there to take it.
 _FLEET_GONE: Final = frozenset(
     {ErrorCode.UNAVAILABLE, ErrorCode.QUEUE_FULL, ErrorCode.EXPIRED, ErrorCode.STORE_FAILED, ErrorCode.CANCELLED}
@@ -89,7 +91,7 @@ class Report:
 
 
 def index_sources(  # noqa: PLR0913  each by its name
-    client: Client,
+    client: Client | Processes,
     sources: Sequence[str | os.PathLike[str] | Source],
     *,
     collection: str = "images",
@@ -110,7 +112,7 @@ def index_sources(  # noqa: PLR0913  each by its name
 
     Args:
         client: of the fleet; make it with ``lane="bulk"`` so that live queries go first, and ``wait_for_worker=True``
-            so that a worker or Redis may be restarted meanwhile.
+            so that a worker or Redis may be restarted meanwhile. Or ``Processes``, each with such a client.
         sources: names of sources, or what ``open_sources`` made of them with columns of its own.
         collection: where the rows go.
         max_in_flight: how many pictures are under way at most.
@@ -130,13 +132,23 @@ def index_sources(  # noqa: PLR0913  each by its name
     began = time.monotonic()
     sending = replace(sending or Sending(collection), vectors=sink is not None)
     ledger = Ledger(manifest, sink, retry_failed=retry_failed)
-    run = _Run(sending, ledger, meter or Meter(), guard, on_outcome, patience=max_in_flight)
+    run = _Run(ledger, meter or Meter(), guard, on_outcome, patience=max_in_flight)
     with Seen() as seen:
-        for result in client.map(run.requests(_opened(sources), seen), max_in_flight=max_in_flight):
+        opened = _opened(sources)
+        if isinstance(client, Processes):
+            results = client.map(run.made(opened, seen, _to_be_read_there), sending, run.meter)
+        else:
+            results = client.map(run.made(opened, seen, sending.request), max_in_flight=max_in_flight)
+        for result in results:
             run.answered(result)
     ledger.close()
     run.report.seconds = time.monotonic() - began
     return run.report
+
+
+def _to_be_read_there(item: Item) -> Item:
+    """An item that can be given to another process."""
+    return replace(item, picture=item.picture.read()) if isinstance(item.picture, Stored) else item
 
 
 _Given: TypeAlias = "str | os.PathLike[str] | Source"
@@ -156,7 +168,6 @@ class _Run:
 
     def __init__(
         self,
-        sending: Sending,
         ledger: Ledger,
         meter: Meter,
         guard: Callable[[int], str] | None,
@@ -167,16 +178,15 @@ class _Run:
         self.report = Report()
         self._patience = patience
         self._unanswered = 0
-        self._sending = sending
         self._ledger = ledger
-        self._meter = meter
+        self.meter = meter
         self._guard = guard
         self._on_outcome = on_outcome
         # What is under way, and the outcomes that wait for their turn.
         self._order: deque[UnderWay | Outcome] = deque()
 
-    def requests(self, sources: Sequence[Source], seen: Seen) -> Iterator[NewRequest]:
-        """A request for each readable picture."""
+    def made(self, sources: Sequence[Source], seen: Seen, make: Callable[[Item], T]) -> Iterator[T]:
+        """What is made of each picture that is to be sent, unless ``make`` raises ``RequestFailed``."""
         sent = 0
         began = time.monotonic()
         for event in (event for source in sources for event in source.events(seen)):
@@ -184,13 +194,13 @@ class _Run:
                 self.report.stopped = self._guard(sent)
             if self.report.stopped:
                 return
-            if (request := self._request(event)) is not None:
-                self._meter.made(time.monotonic() - began)
-                yield request
+            if (made := self._take(event, make)) is not None:
+                self.meter.made(time.monotonic() - began)
+                yield made
                 began = time.monotonic()
                 sent += 1
 
-    def _request(self, event: Event) -> NewRequest | None:
+    def _take(self, event: Event, make: Callable[[Item], T]) -> T | None:
         match event:
             case Skip():
                 if event.reason == Skip.OTHER:
@@ -200,34 +210,35 @@ class _Run:
             case Failure():
                 self._settled(Outcome(event.label, event.id, event.error, event.whole))
             case Item():
-                return self._item(event)
+                return self._item(event, make)
         return None
 
-    def _item(self, item: Item) -> NewRequest | None:
+    def _item(self, item: Item, make: Callable[[Item], T]) -> T | None:
         one, error, settled = self._ledger.look(item)
         if not settled:
             try:
-                request = self._sending.request(item)
+                made = make(item)
             except RequestFailed as unsent:
                 # Not for the manifest: what could not be read costs nothing to be tried again.
                 error = unsent
             else:
                 self._ledger.sent(one)
                 self._order.append(one)
-                return request
+                return made
         self._settled(Outcome(item.label, item.id, error, earlier=settled))
         return None
 
     def answered(self, result: Result) -> None:
         """The next answer."""
         error = result.error
-        self._meter.answered(result.timing)
+        self.meter.answered(result.timing)
         gone = error is not None and (error.code in _FLEET_GONE or self._refuses_all(error))
         self._unanswered = self._unanswered + 1 if gone else 0
         if self._unanswered >= self._patience and not self.report.stopped:
             self.report.stopped = f"the last {self._unanswered} pictures were not answered: {error}"
         one = cast("UnderWay", self._order.popleft())
-        self._ledger.answered(one, result)
+        if UNSENT not in result.notes:
+            self._ledger.answered(one, result)
         self._tell(Outcome(one.label, one.id, error))
         while self._order and isinstance(self._order[0], Outcome):
             self._tell(cast("Outcome", self._order.popleft()))
