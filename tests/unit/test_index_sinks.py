@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clipfleet.index.ledger import Ledger, UnderWay
 from clipfleet.index.sinks import SinkError, SinkRow, open_sink
 from clipfleet.index.sinks import parts as parts_module
 from clipfleet.index.sinks.columns import Columns
@@ -190,6 +192,7 @@ def test_given_a_disk_that_is_full_when_a_part_is_written_then_nothing_half_is_t
 
 CHILD = """
 import sys
+from types import SimpleNamespace
 from pathlib import Path
 import numpy as np
 from clipfleet.index.sinks import SinkRow, open_sink
@@ -278,3 +281,16 @@ def test_given_any_json_when_made_columns_then_none_fails_and_every_value_can_be
                     assert json.loads(cell) == value
                 else:
                     assert cell == (float(value) if isinstance(cell, float) else value)
+
+
+def test_given_a_fleet_that_changes_its_model_when_few_rows_have_come_then_those_stay_what_they_are(tmp_path):
+    def result(number, model):
+        return SimpleNamespace(error=None, model=model, vector=SimpleNamespace(buffer=vector(number).tobytes()))
+
+    with open_sink("npy", tmp_path) as sink:
+        ledger = Ledger(None, sink, retry_failed=False)
+        ledger.answered(UnderWay("a", "a"), result(1, "old"))
+        ledger.answered(UnderWay("b", "b"), result(2, "new"))
+        with pytest.raises(SinkError, match="model 'old' and not 'new'"):
+            ledger.close()
+    assert pq.read_table(tmp_path / "metadata/metadata_0.parquet")["image_path"].to_pylist() == ["a"]

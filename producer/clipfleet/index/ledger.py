@@ -78,11 +78,13 @@ class Ledger:
             SinkError: the sink cannot take its vector.
         """
         if result.error is None and self._sink is not None:
+            if self._rows and self._model != result.model:
+                self._write(self._sink, self._model)
+            self._model = result.model
             self._rows.append(SinkRow(one.id, result.vector.buffer, one.metadata))
             self._unsettled[one.id] = one.signature
-            if len(self._rows) >= _ROWS_AT_ONCE or (self._model and self._model != result.model):
-                self._write(self._sink, result.model)
-            self._model = result.model
+            if len(self._rows) >= _ROWS_AT_ONCE:
+                self._write(self._sink, self._model)
         elif self._manifest is not None:
             self._manifest.answered(one.id, one.signature, result.error)
 

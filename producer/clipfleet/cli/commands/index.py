@@ -1,4 +1,4 @@
-"""``clipfleet index``: pictures of folders, shards and tables into a collection."""
+"""``clipfleet index``: pictures of folders, shards, tables and more into a collection, or into files."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
     rows_per_part: _Rows = 10_000,
     dtype: _Float = _Dtype.FLOAT32,
 ) -> int:
-    """Index the pictures of folders, shards and tables.
+    """Index the pictures of folders, shards, zips, tables, videos and stores.
 
     A picture's id is its path below SOURCE, SHARD/KEY in a shard, and a column, the path or the address in a table: so
     indexing again replaces and never doubles. Hidden files are passed over; links are followed. What cannot be read or
