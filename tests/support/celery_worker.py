@@ -65,6 +65,12 @@ class CeleryWorker:
         psutil.wait_procs(family, timeout=20)
         self.process = None
 
+    def kill_pool(self) -> None:
+        """SIGKILL to the processes that run tasks, as the kernel does when memory runs out."""
+        assert self.process is not None
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            child.send_signal(signal.SIGKILL)
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -7,6 +7,7 @@ import json
 import tarfile
 import threading
 from collections import Counter
+from random import Random
 
 import pytest
 from celery.exceptions import TaskRevokedError
@@ -102,6 +103,48 @@ def test_given_a_celery_worker_killed_in_mid_run_when_another_starts_then_it_goe
     assert (result["ok"], result["indexed"], result["failed"]) == (True, PICTURES, {})
     # Only what was under way at the kill, or answered in the second before it, was sent once more.
     assert sum(shelf.rows.values()) <= PICTURES + (PICTURES - kept)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_given_six_kills_at_any_moment_when_indexed_then_nothing_is_left_out_and_the_counts_are_true(
+    app, start_celery, redis_server, keys, tmp_path
+):
+    random = Random(5)
+    wanted = {f"{number}.png" for number in range(3000)}
+    for name in wanted:
+        (tmp_path / name).write_bytes(name.encode())
+    shelf = Shelf(pace_s=0.005)
+    with RawWorker(redis_server.url, keys, handler=shelf, count=1):
+        run = start_run(app, "*.png", shards=3, step_s=0.5)
+        seen = 0
+        for kill in range(6):
+            if kill % 2 == 0:
+                worker = start_celery()
+            more = seen + random.randrange(50, 250)
+            wait_until(lambda more=more: run.state == "PROGRESS" and run.info["indexed"] >= more, 60, "more pictures")
+            worker.kill() if kill % 2 else worker.kill_pool()
+            seen = run.info["indexed"]
+        start_celery()
+        result = run.get(timeout=120)
+    assert (result["ok"], result["indexed"], result["failed"]) == (True, 3000, {})
+    assert set(shelf.rows) == wanted
+    # What was under way at a kill, 256 for each of two processes, may have been sent again, and nothing else.
+    assert sum(shelf.rows.values()) <= 3000 + 6 * 2 * 2 * 256
+
+
+def test_given_a_fleet_that_dies_and_comes_back_when_indexed_then_its_pictures_have_waited(
+    app, start_celery, redis_server, redis_client, keys, folder, ids
+):
+    start_celery("--pool", "threads")
+    with RawWorker(redis_server.url, keys, handler=(first := Shelf(pace_s=0.02)), count=1):
+        run = start_run(app, "pictures", shards=2, step_s=0.3)
+        wait_until(lambda: run.state == "PROGRESS" and run.info["indexed"] >= 10, 60, "some pictures")
+    wait_until(lambda: redis_client.zcard(keys.workers) == 0, 10, "nobody there")
+    with RawWorker(redis_server.url, keys, handler=(second := Shelf())):
+        result = run.get(timeout=90)
+    assert (result["ok"], result["indexed"], result["failed"]) == (True, PICTURES, {})
+    assert first.rows + second.rows == Counter(ids)
 
 
 def test_given_each_step_delivered_many_times_when_indexed_then_each_picture_is_sent_once(

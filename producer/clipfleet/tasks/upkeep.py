@@ -28,27 +28,35 @@ def retry_dead(self: Any, *, limit: int = 1_000) -> dict[str, Any]:
     """
     del self
     fleet = settings().fleet
+    try:
+        with QueueView.open(fleet.redis_url, fleet.queue, fleet.prefix) as view:
+            return _again(view, limit)
+    except Unavailable as error:
+        return failure(error)
+
+
+def _again(view: QueueView, limit: int) -> dict[str, Any]:
+    """Each letter once; raises ``Unavailable`` when nobody is there to take it."""
     until = time.monotonic() + _BUDGET_S
     done = 0
     failed: Counter[str] = Counter()
-    with QueueView.open(fleet.redis_url, fleet.queue, fleet.prefix) as view:
-        found = list(letters(view))
-        for letter in found[:limit]:
-            if time.monotonic() >= until:
-                break
-            try:
-                pipeline, inputs, options = letter.again()
-                bulk_client().call(requests.run(pipeline, inputs, options, timeout=_BUDGET_S))
-            except Unavailable as error:
-                return failure(error)
-            except RequestFailed as error:
-                # A killer that killed again has a new letter, which replaces this one.
-                if error.code is ErrorCode.POISONED:
-                    view.drop([letter.entry])
-                failed[error.code] += 1
-            else:
+    found = list(letters(view))
+    for letter in found[:limit]:
+        if time.monotonic() >= until:
+            break
+        try:
+            pipeline, inputs, options = letter.again()
+            bulk_client().call(requests.run(pipeline, inputs, options, timeout=_BUDGET_S))
+        except Unavailable:
+            raise
+        except RequestFailed as error:
+            # A killer that killed again has a new letter, which replaces this one.
+            if error.code is ErrorCode.POISONED:
                 view.drop([letter.entry])
-                done += 1
+            failed[error.code] += 1
+        else:
+            view.drop([letter.entry])
+            done += 1
     return {"ok": done == len(found), "done": done, "failed": dict(failed), "left": len(found) - done}
 
 
