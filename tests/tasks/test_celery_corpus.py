@@ -129,7 +129,7 @@ def test_given_six_kills_at_any_moment_when_indexed_then_nothing_is_left_out_and
         result = run.get(timeout=120)
     assert (result["ok"], result["indexed"], result["failed"]) == (True, 3000, {})
     assert set(shelf.rows) == wanted
-    # What was under way at a kill, 256 for each of two processes, may have been sent again, and nothing else.
+    # Of each of two processes: 256 under way at a kill, and as many answered but not kept yet.
     assert sum(shelf.rows.values()) <= 3000 + 6 * 2 * 2 * 256
 
 
