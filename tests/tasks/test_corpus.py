@@ -104,6 +104,21 @@ def test_given_a_revoked_run_when_progress_comes_late_then_the_revocation_stays_
     assert (state, type(error)) == (REVOKED.upper(), TaskRevokedError)
 
 
+@pytest.mark.parametrize("comes", ["the step again", "a worker that starts"])
+def test_given_an_owner_killed_after_its_shards_end_when_anything_comes_then_the_run_ends(runs, comes):
+    shard, _ = runs.claim("r", 0, 0, "killed")
+    shard.indexed, shard.ended = 3, "done"
+    runs.save("r", 0, shard)
+    task = Task()
+    if comes == "the step again":
+        corpus.index_shard(task, "r", 0, 0)
+    else:
+        assert corpus.resume_index(task) == {"ok": True, "runs": {"r": 0}}
+    state, result = task.stored["task"]
+    assert (state, result["ok"], result["indexed"]) == ("SUCCESS", True, 3)
+    assert runs.unfinished() == []
+
+
 def test_given_a_run_that_is_over_when_a_step_comes_then_it_does_nothing(runs, monkeypatch):
     stepping(monkeypatch, lambda step: pytest.fail("it must not run"))
     runs.end("r", REVOKED)

@@ -123,6 +123,8 @@ def index_shard(self: Any, run: str, number: int, turn: int) -> None:
     if shard is None:
         if wait_ms:
             raise self.retry(countdown=wait_ms / 1000 + 0.1, max_retries=None)
+        # Whoever ended the shard may have been killed before it said so.
+        _show(self.app, run)
         return
     try:
         with Keeper(lambda: runs().renew(run, number, owner)) as keeper:
@@ -167,7 +169,11 @@ def stop_index(self: Any, task_id: str) -> dict[str, Any]:
 
 def resume_index(self: Any, *, quiet_s: float = _QUIET_MS / 1000) -> dict[str, Any]:
     """Send a step for each shard that should go on and of which nothing was heard for ``quiet_s``: for beat."""
-    sent = {run: _ask_again(self.app, run, known, int(quiet_s * 1000)) for run, known in _unfinished()}
+    sent = {}
+    for run, known in _unfinished():
+        sent[run] = _ask_again(self.app, run, known, int(quiet_s * 1000))
+        # All of its shards may have ended, and their last owner been killed before it said so.
+        _show(self.app, run)
     return {"ok": True, "runs": sent}
 
 
