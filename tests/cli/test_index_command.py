@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from shutil import copytree
 
+import numpy as np
 import pytest
 
 CASES = Path(__file__).resolve().parents[1] / "cases"
@@ -100,3 +102,32 @@ def test_given_names_that_a_terminal_would_obey_when_indexed_then_they_are_shown
     done = cli("index", "*bold.png", **fleet)
     assert r"\x1b[1mbold.png: fetch_failed" in done.err
     assert "\x1b" not in done.err
+
+
+def test_given_zips_and_videos_when_indexed_then_they_are_told_apart_by_their_names(cli, fleet, here):
+    av = pytest.importorskip("av")
+    with zipfile.ZipFile(here / "z.zip", "w") as made:
+        made.write(here / "images/animated.gif", "a/animated.gif")
+    with av.open(str(here / "clip.mkv"), "w") as made:
+        stream = made.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(40):
+            made.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((48, 64, 3), 6 * number, np.uint8))))
+        made.mux(stream.encode())
+    done = cli("index", "z.zip", "clip.mkv", "--every-s", "2", "--json", **fleet)
+    assert (done.code, [line["id"] for line in done.lines]) == (
+        0,
+        ["z/a/animated.gif", "clip.mkv#t=0.000", "clip.mkv#t=2.000"],
+    )
+    assert "z.zip: a zip archive" in done.err
+    assert "clip.mkv: a video, a frame each 2 s" in done.err
+
+
+def test_given_a_store_that_cannot_be_used_when_indexed_then_it_is_wrong_usage_and_says_why(cli, fleet, here):
+    for name, text in (
+        ("memory://nowhere", "no such file"),
+        ("nonsense://x", "nonsense"),
+        ("memory://t.csv", "copy it"),
+    ):
+        done = cli("index", name, **fleet)
+        assert (done.code, text in done.err) == (2, True), done.err

@@ -11,6 +11,7 @@ from clipfleet.cli.commands import (
     demo,
     doctor,
     embed,
+    export,
     index,
     model,
     operators,
@@ -64,7 +65,7 @@ def _root(
     """  # noqa: D301  \b is click's mark for "do not re-wrap"
 
 
-for group in (up, worker, index, search, embed, status, dead, doctor, model, operators, pipeline, demo):
+for group in (up, worker, index, search, embed, export, status, dead, doctor, model, operators, pipeline, demo):
     group.register(app)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from clipfleet.cli.settings import Settings
+    from clipfleet.index import Processes
     from clipfleet.producer import Client
 
-__all__ = ["connect"]
+__all__ = ["connect", "connect_many"]
 
 
 def connect(
@@ -17,12 +18,22 @@ def connect(
     """A client of the fleet that ``settings`` name; a context manager."""
     from clipfleet.producer import Client  # noqa: PLC0415  not for --help
 
-    return Client(
-        settings.redis_url,
-        queue=settings.queue,
-        prefix=settings.prefix,
-        timeout=settings.timeout_s,
-        lane=lane,
+    return Client(settings.redis_url, **_options(settings, lane, wait_for_worker))
+
+
+def connect_many(count: int, settings: Settings, *, lane: Literal["interactive", "bulk"]) -> Processes:
+    """Processes, each with such a client that waits for workers; a context manager."""
+    from clipfleet.index import Processes  # noqa: PLC0415
+
+    return Processes(count, settings.redis_url, **_options(settings, lane, True))
+
+
+def _options(settings: Settings, lane: str, wait_for_worker: bool) -> dict[str, Any]:  # noqa: FBT001 - one word each
+    return {
+        "queue": settings.queue,
+        "prefix": settings.prefix,
+        "timeout": settings.timeout_s,
+        "lane": lane,
         # While 'up' starts another worker there is none for some seconds.
-        wait_for_worker=wait_for_worker or settings.attended,
-    )
+        "wait_for_worker": wait_for_worker or settings.attended,
+    }

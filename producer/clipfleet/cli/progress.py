@@ -25,15 +25,23 @@ class Progress:
     Args:
         out: where to.
         what: what is being done: ``indexing``.
+        bottleneck: what it waits for at the moment; empty where that is not known.
         count: yields once for each item there will be; walked in a thread of its own, so that the total (and with it
             the time left) is known soon without anybody waiting for it.
     """
 
-    def __init__(self, out: Output, what: str, count: Callable[[], Iterable[object]]) -> None:
+    def __init__(
+        self,
+        out: Output,
+        what: str,
+        count: Callable[[], Iterable[object]],
+        bottleneck: Callable[[], str] = lambda: "",
+    ) -> None:
         self._out = out
+        self._bottleneck = bottleneck
         self._what = what
         self._count = count
-        self._done = self._failed = 0
+        self._done = self._failed = self._earlier = 0
         self._total: int | None = None
         self._began = self._logged = time.monotonic()
         self._stop = threading.Event()
@@ -54,14 +62,22 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self, *, failed: bool) -> None:
-        """One more item is done."""
-        self._done += 1
+    def advance(self, *, failed: bool, earlier: bool = False) -> None:
+        """One more item is done; ``earlier``: by an earlier run, which says nothing of this one's rate."""
+        self._done += not earlier
+        self._earlier += earlier
         self._failed += failed
         now = time.monotonic()
         if self._bar is not None and self._task is not None:
             rate = self._done / max(now - self._began, 1e-9)
-            self._bar.update(self._task, completed=self._done, total=self._total, failed=self._failed, rate=rate)
+            self._bar.update(
+                self._task,
+                description=self._named(),
+                completed=self._done + self._earlier,
+                total=self._total,
+                failed=self._failed,
+                rate=rate,
+            )
         elif now - self._logged >= _LOG_EVERY_S:
             self._logged = now
             self._out.log().info(self._what, **self._figures(now))
@@ -69,9 +85,18 @@ class Progress:
     def _figures(self, now: float) -> dict[str, Any]:
         rate = self._done / max(now - self._began, 1e-9)
         figures: dict[str, Any] = {"done": self._done, "failed": self._failed, "per_second": round(rate, 1)}
-        if self._total is not None:
-            figures |= {"total": self._total, "left_s": round(max(0, self._total - self._done) / rate, 1)}
+        if slowest := self._bottleneck():
+            figures["bottleneck"] = slowest
+        if self._earlier:
+            figures["earlier"] = self._earlier
+        if self._total is not None and self._done:
+            left = max(0, self._total - self._done - self._earlier)
+            figures |= {"total": self._total, "left_s": round(left / rate, 1)}
         return figures
+
+    def _named(self) -> str:
+        slowest = self._bottleneck()
+        return f"{self._what} (waits for the {slowest})" if slowest else self._what
 
     def _count_all(self) -> None:
         total = 0

@@ -6,22 +6,28 @@ import os
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
-from clipfleet.index.files import read_picture
+from clipfleet.index.ledger import Ledger, UnderWay
+from clipfleet.index.meter import Meter
+from clipfleet.index.processes import UNSENT, Processes
+from clipfleet.index.sending import Sending
 from clipfleet.index.sources import Failure, Item, Seen, Skip, open_sources
+from clipfleet.index.sources.item import Stored
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from clipfleet.index.manifest import Manifest
+    from clipfleet.index.sinks import Sink
     from clipfleet.index.sources import Event, Source
     from clipfleet.producer import Client
-    from clipfleet.producer.requests import NewRequest
+    from clipfleet.schemas.result import Result
 
 __all__ = ["Outcome", "Report", "index_sources"]
 
+T = TypeVar("T")
 # Failures that say nothing of the picture: nobody is there to take it.
 _FLEET_GONE: Final = frozenset(
     {ErrorCode.UNAVAILABLE, ErrorCode.QUEUE_FULL, ErrorCode.EXPIRED, ErrorCode.STORE_FAILED, ErrorCode.CANCELLED}
@@ -39,12 +45,14 @@ class Outcome:
         id: its row's id.
         error: why it was not indexed; None when it was.
         whole: whether the error is that of a whole shard or table, which is not done then.
+        earlier: whether an earlier run has found that out, and this one has not sent it.
     """
 
     path: str
     id: str
     error: RequestFailed | None = None
     whole: bool = False
+    earlier: bool = False
 
 
 @dataclass(slots=True)
@@ -53,12 +61,13 @@ class Report:
 
     Attributes:
         indexed: pictures whose row Milvus has acknowledged.
-        failed: how many failed, by error code.
+        failed: how many failed, by error code; those too that an earlier run found so.
         seconds: how long it took.
         stopped: why it ended before the sources did; empty when it did not.
         skipped: other files of folders and shards, which have no picture's suffix.
         duplicates: pictures that came once more under the same id, and were not sent again.
         incomplete: shards and tables that are not done, since they end too early or cannot be read.
+        earlier: pictures that an earlier run has indexed, and that have not changed since.
     """
 
     indexed: int = 0
@@ -68,26 +77,32 @@ class Report:
     skipped: int = 0
     duplicates: int = 0
     incomplete: list[str] = field(default_factory=list)
+    earlier: int = 0
 
     @property
     def found(self) -> int:
         """Pictures seen."""
-        return self.indexed + self.failed.total()
+        return self.indexed + self.earlier + self.failed.total()
 
     @property
     def rate(self) -> float:
-        """Pictures per second."""
-        return self.found / self.seconds if self.seconds else 0.0
+        """Pictures per second, without those of earlier runs."""
+        return (self.found - self.earlier) / self.seconds if self.seconds else 0.0
 
 
-def index_sources(
-    client: Client,
+def index_sources(  # noqa: PLR0913  each by its name
+    client: Client | Processes,
     sources: Sequence[str | os.PathLike[str] | Source],
     *,
     collection: str = "images",
     max_in_flight: int = 256,
     on_outcome: Callable[[Outcome], None] | None = None,
     guard: Callable[[int], str] | None = None,
+    sending: Sending | None = None,
+    manifest: Manifest | None = None,
+    retry_failed: bool = False,
+    sink: Sink | None = None,
+    meter: Meter | None = None,
 ) -> Report:
     """Index every picture of ``sources``; see ``open_sources`` for what they may be.
 
@@ -97,24 +112,43 @@ def index_sources(
 
     Args:
         client: of the fleet; make it with ``lane="bulk"`` so that live queries go first, and ``wait_for_worker=True``
-            so that a worker or Redis may be restarted meanwhile.
+            so that a worker or Redis may be restarted meanwhile. Or ``Processes``, each with such a client.
         sources: names of sources, or what ``open_sources`` made of them with columns of its own.
         collection: where the rows go.
         max_in_flight: how many pictures are under way at most.
         on_outcome: called with each outcome, in the order found.
         guard: called with the number of pictures sent before each one; a text ends the run, and is ``stopped``.
+        sending: how pictures travel, and where their rows go; its collection is the one that counts.
+        manifest: what became of each; with one, what an earlier run has done is not done again.
+        retry_failed: send those again that failed of themselves, too.
+        sink: where vectors go instead of a collection; open, and closed at the end.
+        meter: told what takes time.
 
     Raises:
         FileNotFoundError: a source does not exist.
         SourceError: a source cannot be used so.
+        SinkError: the sink cannot be written.
     """
     began = time.monotonic()
+    sending = replace(sending or Sending(collection), vectors=sink is not None)
+    ledger = Ledger(manifest, sink, retry_failed=retry_failed)
+    run = _Run(ledger, meter or Meter(), guard, on_outcome, patience=max_in_flight)
     with Seen() as seen:
-        run = _Run(collection, guard, on_outcome, patience=max_in_flight)
-        for result in client.map(run.requests(_opened(sources), seen), max_in_flight=max_in_flight):
-            run.answered(result.error)
+        opened = _opened(sources)
+        if isinstance(client, Processes):
+            results = client.map(run.made(opened, seen, _to_be_read_there), sending, run.meter)
+        else:
+            results = client.map(run.made(opened, seen, sending.request), max_in_flight=max_in_flight)
+        for result in results:
+            run.answered(result)
+    ledger.close()
     run.report.seconds = time.monotonic() - began
     return run.report
+
+
+def _to_be_read_there(item: Item) -> Item:
+    """An item that can be given to another process."""
+    return replace(item, picture=item.picture.read()) if isinstance(item.picture, Stored) else item
 
 
 _Given: TypeAlias = "str | os.PathLike[str] | Source"
@@ -134,7 +168,8 @@ class _Run:
 
     def __init__(
         self,
-        collection: str,
+        ledger: Ledger,
+        meter: Meter,
         guard: Callable[[int], str] | None,
         on_outcome: Callable[[Outcome], None] | None,
         *,
@@ -143,27 +178,29 @@ class _Run:
         self.report = Report()
         self._patience = patience
         self._unanswered = 0
-        self._collection = collection
+        self._ledger = ledger
+        self.meter = meter
         self._guard = guard
         self._on_outcome = on_outcome
-        # What is under way, without an error yet, and the failures that wait for their turn.
-        self._order: deque[Outcome] = deque()
+        # What is under way, and the outcomes that wait for their turn.
+        self._order: deque[UnderWay | Outcome] = deque()
 
-    def requests(self, sources: Sequence[Source], seen: Seen) -> Iterator[NewRequest]:
-        """A request for each readable picture."""
+    def made(self, sources: Sequence[Source], seen: Seen, make: Callable[[Item], T]) -> Iterator[T]:
+        """What is made of each picture that is to be sent, unless ``make`` raises ``RequestFailed``."""
         sent = 0
+        began = time.monotonic()
         for event in (event for source in sources for event in source.events(seen)):
             if self._guard is not None and not self.report.stopped:
                 self.report.stopped = self._guard(sent)
             if self.report.stopped:
                 return
-            if (request := self._request(event)) is not None:
-                yield request
+            if (made := self._take(event, make)) is not None:
+                self.meter.made(time.monotonic() - began)
+                yield made
+                began = time.monotonic()
                 sent += 1
 
-    def _request(self, event: Event) -> NewRequest | None:
-        from clipfleet.producer import requests  # noqa: PLC0415  so that the walk alone needs no client
-
+    def _take(self, event: Event, make: Callable[[Item], T]) -> T | None:
         match event:
             case Skip():
                 if event.reason == Skip.OTHER:
@@ -171,44 +208,59 @@ class _Run:
                 else:
                     self.report.duplicates += event.count
             case Failure():
-                self._failed(Outcome(event.label, event.id, event.error, event.whole))
+                self._settled(Outcome(event.label, event.id, event.error, event.whole))
             case Item():
-                try:
-                    picture: Any = event.picture
-                    data = read_picture(picture) if isinstance(picture, Path) else picture
-                except RequestFailed as error:
-                    self._failed(Outcome(event.label, event.id, error))
-                else:
-                    self._order.append(Outcome(event.label, event.id))
-                    return requests.index_image(data, id=event.id, metadata=event.metadata, collection=self._collection)
+                return self._item(event, make)
         return None
 
-    def answered(self, error: RequestFailed | None) -> None:
+    def _item(self, item: Item, make: Callable[[Item], T]) -> T | None:
+        one, error, settled = self._ledger.look(item)
+        if not settled:
+            try:
+                made = make(item)
+            except RequestFailed as unsent:
+                # Not for the manifest: what could not be read costs nothing to be tried again.
+                error = unsent
+            else:
+                self._ledger.sent(one)
+                self._order.append(one)
+                return made
+        self._settled(Outcome(item.label, item.id, error, earlier=settled))
+        return None
+
+    def answered(self, result: Result) -> None:
         """The next answer."""
+        error = result.error
+        self.meter.answered(result.timing)
         gone = error is not None and (error.code in _FLEET_GONE or self._refuses_all(error))
         self._unanswered = self._unanswered + 1 if gone else 0
         if self._unanswered >= self._patience and not self.report.stopped:
             self.report.stopped = f"the last {self._unanswered} pictures were not answered: {error}"
-        self._tell(replace(self._order.popleft(), error=error))
-        while self._order and self._order[0].error is not None:
-            self._tell(self._order.popleft())
+        one = cast("UnderWay", self._order.popleft())
+        if UNSENT not in result.notes:
+            self._ledger.answered(one, result)
+        self._tell(Outcome(one.label, one.id, error))
+        while self._order and isinstance(self._order[0], Outcome):
+            self._tell(cast("Outcome", self._order.popleft()))
 
     def _refuses_all(self, error: RequestFailed) -> bool:
         """Whether no worker may fetch addresses at all, as it seems from the start."""
         return error.code is ErrorCode.FETCH_FORBIDDEN and not self.report.indexed
 
-    def _failed(self, failure: Outcome) -> None:
+    def _settled(self, outcome: Outcome) -> None:
         """Tell at once what nothing comes before; else it waits for its turn, so that outcomes keep their order."""
         if not self._order or len(self._order) > _MOST_WAITING:
-            self._tell(failure)
+            self._tell(outcome)
         else:
-            self._order.append(failure)
+            self._order.append(outcome)
 
     def _tell(self, outcome: Outcome) -> None:
-        if outcome.error is None:
-            self.report.indexed += 1
-        else:
+        if outcome.error is not None:
             self.report.failed[outcome.error.code] += 1
+        elif outcome.earlier:
+            self.report.earlier += 1
+        else:
+            self.report.indexed += 1
         if outcome.whole and outcome.path not in self.report.incomplete:
             self.report.incomplete.append(outcome.path)
         if self._on_outcome is not None:

@@ -6,7 +6,7 @@ import io
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clipfleet.operators.operator import Services
-
-__all__ = ["Frames"]
+__all__ = ["Frames", "Reading", "frames_of", "video_kind"]
 
 # Of a time in seconds: streams count in fractions such as 1/90000.
 _ROUNDING = 1e-6
@@ -70,55 +68,90 @@ class Frames(Operator):
         def frames(video: Any) -> Iterator[tuple[NDArray[np.uint8], float]]:
             item = current_item()
             data = bytes(services.fetcher.fetch(video, timeout_s=item.left_s))
-            kind = _kind(data)
-            return self._read(data, kind, services, threads, item.deadline)
+            reading = Reading(
+                self.every_s, self.limit, services.limits.max_pixels, threads=threads, deadline=item.deadline
+            )
+            return frames_of(io.BytesIO(data), video_kind(data), reading)
 
         return frames
 
-    def _read(
-        self, data: bytes, kind: str, services: Services, threads: int, deadline: float
-    ) -> Iterator[tuple[NDArray[np.uint8], float]]:
-        import av  # noqa: PLC0415
 
-        most = services.limits.max_pixels
-        begin: float | None = None
-        at, due, given = 0.0, 0.0, 0
-        try:
-            # The kind is said, and no other is opened from inside of it: a playlist would make it read other files.
-            options = {"format_whitelist": kind, "protocol_whitelist": "none"}
-            with av.open(io.BytesIO(data), format=kind.partition(",")[0], options=options) as container:
-                stream = _first_stream(container)
-                stream.codec_context.thread_count = threads
-                _check_size(stream.codec_context, most)
-                for frame in container.decode(stream):
-                    if time.monotonic() > deadline:
-                        # The rest would take a core from those who still wait.
-                        raise error_for(ErrorCode.EXPIRED)
-                    # Again, since a stream may change its size on the way.
-                    _check_size(frame, most)
-                    if frame.time is not None:
-                        # Recordings of broadcasts begin at any hour.
-                        begin = frame.time if begin is None else begin
-                        at = max(float(frame.time - begin), 0.0)
-                    if at + _ROUNDING < due:
-                        continue
-                    # From the grid and not from this frame: else the distance would grow by what each comes late.
-                    due = (math.floor((at + _ROUNDING) / self.every_s) + 1) * self.every_s if self.every_s else 0.0
-                    yield _upright(frame), at
-                    given += 1
-                    if given == self.limit:
-                        return
-        except RequestFailed:
-            raise
-        except Exception as problem:  # noqa: BLE001
-            # Besides its own errors PyAV raises what hostile bytes lead it to (IndexError was seen): a verdict on them.
-            raise error_for(ErrorCode.CORRUPT_IMAGE, f"video: {str(problem)[:200]}") from None
-        if not given:
-            raise error_for(ErrorCode.CORRUPT_IMAGE, "video: it holds no frame")
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a video is read.
+
+    Attributes:
+        every_s: seconds between two pictures; 0: every one.
+        limit: how many at most; None: to the end.
+        max_pixels: of one picture.
+        threads: that decode.
+        deadline: after which nothing is decoded, by the monotonic clock.
+    """
+
+    every_s: float
+    limit: int | None
+    max_pixels: int
+    threads: int = 1
+    deadline: float = math.inf
 
 
-def _kind(data: bytes) -> str:
-    """The demuxer's name, by content."""
+def frames_of(file: IO[bytes], kind: str, reading: Reading) -> Iterator[tuple[NDArray[np.uint8], float]]:
+    """Pictures of a video, uint8 [h, w, 3], and their seconds from the first one.
+
+    Args:
+        file: the video; seekable.
+        kind: from ``video_kind``.
+        reading: how.
+
+    Raises:
+        RequestFailed: ``corrupt_image``, ``too_many_pixels``, ``unsupported_media``; ``expired`` after the deadline.
+        ImportError: PyAV is not installed.
+    """
+    import av  # noqa: PLC0415
+
+    begin: float | None = None
+    at, due, given = 0.0, 0.0, 0
+    every_s, most = reading.every_s, reading.max_pixels
+    try:
+        # The kind is said, and no other is opened from inside of it: a playlist would make it read other files.
+        options = {"format_whitelist": kind, "protocol_whitelist": "none"}
+        with av.open(file, format=kind.partition(",")[0], options=options) as container:
+            stream = _first_stream(container)
+            stream.codec_context.thread_count = reading.threads
+            _check_size(stream.codec_context, most)
+            for frame in container.decode(stream):
+                if time.monotonic() > reading.deadline:
+                    # The rest would take a core from those who still wait.
+                    raise error_for(ErrorCode.EXPIRED)
+                # Again, since a stream may change its size on the way.
+                _check_size(frame, most)
+                if frame.time is not None:
+                    # Recordings of broadcasts begin at any hour.
+                    begin = frame.time if begin is None else begin
+                    at = max(float(frame.time - begin), 0.0)
+                if at + _ROUNDING < due:
+                    continue
+                # From the grid and not from this frame: else the distance would grow by what each comes late.
+                due = (math.floor((at + _ROUNDING) / every_s) + 1) * every_s if every_s else 0.0
+                yield _upright(frame), at
+                given += 1
+                if given == reading.limit:
+                    return
+    except RequestFailed:
+        raise
+    except Exception as problem:  # noqa: BLE001
+        # Besides its own errors PyAV raises what hostile bytes lead it to (IndexError was seen): a verdict on them.
+        raise error_for(ErrorCode.CORRUPT_IMAGE, f"video: {str(problem)[:200]}") from None
+    if not given:
+        raise error_for(ErrorCode.CORRUPT_IMAGE, "video: it holds no frame")
+
+
+def video_kind(data: bytes) -> str:
+    """The demuxer's name, by content: the first 189 bytes are enough.
+
+    Raises:
+        RequestFailed: ``empty_input``, ``unsupported_media``.
+    """
     if not data:
         raise error_for(ErrorCode.EMPTY_INPUT, "the video has no bytes")
     if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):

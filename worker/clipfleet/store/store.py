@@ -25,6 +25,7 @@ from clipfleet.store.connection import Connection, Refused
 from clipfleet.store.filters import Filter, parse
 from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import Encoded, check_vector, chunks, encode_rows
+from clipfleet.store.scan import scan
 from clipfleet.store.types import (
     MAX_LIMIT,
     METRIC,
@@ -39,7 +40,7 @@ from clipfleet.store.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = ["Store"]
 
@@ -167,6 +168,18 @@ class Store:
                 vector = np.asarray(found["vector"], dtype=np.float32)
                 rows[found["id"]] = Row(found["id"], vector, found["metadata"])
         return [rows.get(row_id) for row_id in ids]
+
+    def present(self, name: str, ids: Sequence[str]) -> set[str]:
+        """Which of these ids have a row; read at Strong consistency, and without the rows."""
+        self._catalog.find(name)
+        check_ids(ids)
+        return {row["id"] for piece in pieces(ids) for row in self._query(name, ids_expression(piece), ["id"])}
+
+    def scan(self, name: str, *, after: str = "") -> Iterator[list[Row]]:
+        """All rows with ids above ``after``, by pages, in the order of their ids; see ``scan.scan``."""
+        self._catalog.find(name)
+        call = self._connection.call
+        yield from scan(lambda request: self._loaded(name, lambda: call("query", name, **request)), after)
 
     def delete(
         self,

@@ -64,12 +64,13 @@ def demo(run: Run, *, pictures: _Pictures = None) -> int:
 
     Its data is in ./.demo, made anew each time. The model is a small demo: see its model card for what it gets wrong.
     """
-    from clipfleet.cli.commands.index import run_index  # noqa: PLC0415
+    from clipfleet.cli.indexing import Plan, run_index  # noqa: PLC0415
+    from clipfleet.index import Sending  # noqa: PLC0415
 
     began = time.monotonic()
     source = _pictures(pictures)
     with _fleet(run) as settings:
-        if code := run_index(run, settings, [source], collection="demo"):
+        if code := run_index(run, settings, [source], Plan(Sending("demo"))):
             return code
         without = _ask(run, settings, source)
     if not run.out.json_lines:

@@ -1,11 +1,11 @@
-"""``clipfleet index``: pictures of folders, shards and tables into a collection."""
+"""``clipfleet index``: pictures of folders, shards, tables and more into a collection, or into files."""
 
 from __future__ import annotations
 
-import json
-from contextlib import ExitStack, nullcontext
+import os
+from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,20 +13,31 @@ from clipfleet.cli.run import Collection, Run, command, usage
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
+    from clipfleet.index import Columns, Part, Send, Source
 
-    from clipfleet.cli.progress import Progress
-    from clipfleet.cli.settings import Settings
-    from clipfleet.index import Outcome, Report, Source
+__all__ = ["register"]
 
-__all__ = ["register", "run_index"]
+
+class _Kind(StrEnum):
+    """What files look like."""
+
+    PARQUET = "parquet"
+    NPY = "npy"
+
+
+class _Dtype(StrEnum):
+    """What vectors in files are made of."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
 
 _Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="Folders, files, 'patterns/**', shards (.tar, .tar.gz), tables (.csv, .tsv, .jsonl, .parquet).",
+        help="Folders, files, 'patterns/**', shards (.tar, .tar.gz), zips, tables (.csv, .tsv, .jsonl, .parquet),"
+        " videos (.mp4, .mkv, …), stores (s3://BUCKET/FOLDER).",
     ),
 ]
 _UrlColumn = Annotated[
@@ -56,9 +67,89 @@ _PathRoot = Annotated[
 _Lane = Annotated[Lane, typer.Option("--lane", help="Which lane: live queries go before bulk.")]
 _Failures = Annotated[
     Path | None,
-    typer.Option("--failures", metavar="FILE", help="Write each failed picture with its error code, as JSON lines."),
+    typer.Option(
+        "--failures",
+        metavar="FILE",
+        help="Write each failed picture with its error code, as JSON lines. Default: beside the manifest.",
+        show_default=False,
+    ),
 ]
-_SHOWN_FAILURES: Final = 10
+_Manifest = Annotated[
+    Path | None,
+    typer.Option(
+        "--manifest",
+        metavar="FILE",
+        help="What became of each picture; the same command goes on from it. Default: one for each corpus and"
+        " collection, in ./.clipfleet/index.",
+        show_default=False,
+    ),
+]
+_Fresh = Annotated[bool, typer.Option("--fresh", help="Forget what the manifest knows: send everything again.")]
+_Retry = Annotated[
+    bool, typer.Option("--retry-failed", help="Send pictures again that failed of themselves in an earlier run.")
+]
+_Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")]
+_Reconcile = Annotated[
+    bool, typer.Option("--reconcile/--no-reconcile", help="Compare the store with the manifest at the end.")
+]
+_Part = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Index part I of N, on each host another: every Nth shard file, and the pictures whose ids fall to it.",
+        show_default=False,
+    ),
+]
+_Send = Annotated[
+    str | None,
+    typer.Option(
+        "--send",
+        metavar="bytes|path|url",
+        help="What travels: pictures, where workers read them (--root), or where they fetch them. Default: bytes,"
+        " and the addresses of tables.",
+        show_default=False,
+    ),
+]
+_Roots = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--root",
+        metavar="NAME=DIR",
+        help="With --send path: DIR here is what workers know as NAME (worker --allow-root NAME=...). Repeatable.",
+        show_default=False,
+    ),
+]
+
+_Processes = Annotated[
+    int, typer.Option("--processes", min=1, max=64, metavar="N", help="How many processes read, shrink and send.")
+]
+_Shrink = Annotated[
+    int | None,
+    typer.Option(
+        "--shrink",
+        min=0,
+        metavar="PX",
+        help="Pictures above 2 MiB are sent with this shorter side; 0: as they are. Default: 896.",
+        show_default=False,
+    ),
+]
+_Every = Annotated[
+    float,
+    typer.Option("--every-s", min=0, metavar="S", help="Of videos: a frame each S seconds; 0: every frame."),
+]
+_To = Annotated[
+    _Kind | None,
+    typer.Option(
+        "--to",
+        help="Vectors into part files below --out, not into a collection. npy: clip-retrieval's layout; parquet: id,"
+        " vector, metadata.",
+        show_default=False,
+    ),
+]
+_Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to, with --to.", show_default=False)]
+_Rows = Annotated[int, typer.Option("--rows-per-part", min=1, metavar="N", help="Rows of one part file.")]
+_Float = Annotated[_Dtype, typer.Option("--dtype", help="Of vectors in files; float16 is half as large.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -72,6 +163,10 @@ def register(app: typer.Typer) -> None:
             "clipfleet index --local examples/pictures",
             "clipfleet index 'shards/{000..099}.tar' 'archive/**/*.jpg'",
             "clipfleet index products.csv --path-column file --id-column sku --path-root /data/pictures",
+            "clipfleet index /mnt/photos --send path --root photos=/mnt/photos --shard 1/3",
+            "clipfleet index ~/Pictures --to npy --out vectors",
+            "clipfleet index 'films/*.mp4' --every-s 5",
+            "clipfleet index s3://bucket/photos archive.zip",
         ),
     )(index)
 
@@ -87,160 +182,122 @@ def index(  # noqa: PLR0913  each parameter is a flag
     path_column: _PathColumn = None,
     id_column: _IdColumn = None,
     path_root: _PathRoot = None,
+    manifest: _Manifest = None,
+    fresh: _Fresh = False,
+    retry_failed: _Retry = False,
+    dry_run: _Dry = False,
+    reconcile: _Reconcile = True,
+    shard: _Part = None,
+    send: _Send = None,
+    root: _Roots = None,
+    shrink: _Shrink = None,
+    processes: _Processes = 1,
+    every_s: _Every = 1.0,
+    to: _To = None,
+    out: _Out = None,
+    rows_per_part: _Rows = 10_000,
+    dtype: _Float = _Dtype.FLOAT32,
 ) -> int:
-    """Index the pictures of folders, shards and tables.
+    """Index the pictures of folders, shards, zips, tables, videos and stores.
 
     A picture's id is its path below SOURCE, SHARD/KEY in a shard, and a column, the path or the address in a table: so
     indexing again replaces and never doubles. Hidden files are passed over; links are followed. What cannot be read or
-    decoded is reported, and the rest goes on (exit code 3).
+    decoded is reported, and the rest goes on (exit code 3). Killed or interrupted, the same command goes on where it
+    was; what is done and has not changed is not sent again.
     """
-    from clipfleet.index import TABLE_SUFFIXES, Columns, SourceError, open_sources  # noqa: PLC0415
+    from clipfleet.cli.dry_run import dry_run as tell  # noqa: PLC0415
+    from clipfleet.cli.indexing import Files, Plan, run_index  # noqa: PLC0415
+    from clipfleet.index import Columns, Sending, SourceError  # noqa: PLC0415
 
     columns = Columns(url_column, path_column, id_column, path_root)
+    try:
+        part = None if shard is None else _part(shard)
+        opened = _open(sources, columns, part, every_s)
+        sending = Sending(collection, *_sending(send, root or []), _shrink_px(shrink))
+    except SourceError as error:
+        raise usage(str(error)) from None
+    if (to is None) != (out is None):
+        raise usage("--to and --out go together")
+    if out is not None and fresh:
+        raise usage(f"--fresh: its part files would stay; delete {out} instead")
+    files = None if to is None or out is None else Files(to.value, out, dtype.value, rows_per_part)
+    # Beside its part files: who moves or deletes these means both.
+    own = None if out is None else out / "clipfleet.sqlite"
+    plan = Plan(
+        sending,
+        lane,
+        failures,
+        manifest or own or _default_manifest(run, collection, sources, columns, shard),
+        named=manifest is not None,
+        fresh=fresh,
+        retry_failed=retry_failed,
+        reconcile=reconcile,
+        files=files,
+        processes=processes,
+    )
+    if dry_run:
+        return tell(run, opened, plan)
+    with run.fleet(store=files is None) as settings:
+        return run_index(run, settings, opened, plan)
+
+
+def _open(sources: list[str], columns: Columns, part: Part | None, every_s: float) -> list[Source]:
+    from clipfleet.index import TABLE_SUFFIXES, Columns, open_sources, part_of  # noqa: PLC0415
+
     if columns != Columns() and not any(source.lower().endswith(TABLE_SUFFIXES) for source in sources):
         raise usage("columns and --path-root are for tables, and none of the sources is one")
     try:
-        opened = open_sources(sources, columns)
+        opened = open_sources(sources, columns, every_s=every_s)
     except FileNotFoundError as error:
         raise usage(f"{error}: no such file or folder") from None
-    except SourceError as error:
-        raise usage(str(error)) from None
-    with _opened(failures) as file, run.fleet(store=True) as settings:
-        return run_index(run, settings, opened, collection=collection, lane=lane, failures=file)
+    return opened if part is None else part_of(opened, part)
 
 
-def _opened(failures: Path | None) -> AbstractContextManager[IO[str] | None]:
+def _part(text: str) -> Part:
+    from clipfleet.index import Part, SourceError  # noqa: PLC0415
+
     try:
-        return failures.open("w", encoding="utf-8") if failures else nullcontext()
-    except OSError as error:
-        raise usage(f"--failures {failures}: cannot be written: {error.strerror}") from None
+        return Part.parse(text)
+    except SourceError as error:
+        raise usage(f"--shard {error}") from None
 
 
-def run_index(
-    run: Run,
-    settings: Settings,
-    sources: Sequence[Path | Source],
-    *,
-    collection: str,
-    lane: Lane = Lane.BULK,
-    failures: IO[str] | None = None,
-) -> int:
-    """Index ``sources`` and report; the exit code. Failures are written to ``failures`` as JSON lines."""
-    from clipfleet.cli.client import connect  # noqa: PLC0415
-    from clipfleet.cli.items import Tally  # noqa: PLC0415
-    from clipfleet.cli.lite import RowGuard  # noqa: PLC0415
-    from clipfleet.cli.progress import Progress  # noqa: PLC0415
-    from clipfleet.index import count_all, index_sources, open_sources  # noqa: PLC0415
+def _shrink_px(asked: int | None) -> int:
+    from clipfleet.index.shrink import SHRINK_PX, can_shrink  # noqa: PLC0415
 
-    opened = [each for source in sources for each in (open_sources([source]) if isinstance(source, Path) else [source])]
-    for source in filter(None, (each.about for each in opened)):
-        run.out.note(source)
-    _check_worker(settings)
-    tally = Tally(run.out)
-    guard = RowGuard(settings, collection) if settings.milvus_is_lite else None
-    with ExitStack() as stack:
-        client = stack.enter_context(connect(settings, lane=lane.value, wait_for_worker=True))
-        progress = stack.enter_context(Progress(run.out, "indexing", lambda: count_all(opened)))
-        sink = _Sink(run, progress, failures)
-
-        def on_outcome(outcome: Outcome) -> None:
-            tally.add(outcome.error)
-            sink.add(outcome)
-
-        try:
-            report = index_sources(client, opened, collection=collection, on_outcome=on_outcome, guard=guard)
-        except KeyboardInterrupt:
-            stack.close()
-            run.out.note(
-                f"{sink.indexed} pictures indexed into {collection!r} and {sink.failed} failed until then; indexing"
-                " again replaces and never doubles"
-            )
-            raise
-    sink.end()
-    _summary(run, report, collection)
-    code = tally.end()
-    return 1 if report.stopped or (not report.indexed and not code) else code
+    if can_shrink():
+        return SHRINK_PX if asked is None else asked
+    if asked:
+        raise usage("--shrink needs Pillow", 'pip install "clipfleet[index]"')
+    return 0
 
 
-def _check_worker(settings: Settings) -> None:
-    """Nobody there at the start is an error; somebody being restarted in the night is waited for.
+def _sending(send: str | None, given: list[str]) -> tuple[Send | None, dict[str, Path]]:
+    from clipfleet.index import Send  # noqa: PLC0415
 
-    Raises:
-        Unavailable: no Redis, or no living worker.
-    """
-    from clipfleet.cli.queue import QueueView  # noqa: PLC0415
-    from clipfleet.schemas.errors import ErrorCode, Unavailable  # noqa: PLC0415
-
-    with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
-        if not settings.attended and not view.living_workers():
-            raise Unavailable(ErrorCode.UNAVAILABLE, f"no worker on queue {settings.queue!r}")
-
-
-class _Sink:
-    """Shows each outcome, and the first few failures where no program reads."""
-
-    def __init__(self, run: Run, progress: Progress, file: IO[str] | None) -> None:
-        self.indexed = 0
-        self.failed = 0
-        self._out = run.out
-        self._progress = progress
-        self._file = file
-
-    def add(self, outcome: Outcome) -> None:
-        """One more."""
-        from clipfleet.cli.commands.embed import failure_json  # noqa: PLC0415
-
-        error = outcome.error
-        self._progress.advance(failed=error is not None)
-        if error is None:
-            self.indexed += 1
-            if self._out.json_lines:
-                self._out.json({"input": outcome.path, "ok": True, "id": outcome.id})
-            return
-        self.failed += 1
-        line = {"input": outcome.path, "ok": False, "id": outcome.id, "error": failure_json(error)}
-        if self._file is not None:
-            self._file.write(json.dumps(line) + "\n")
-        if self._out.json_lines:
-            self._out.json(line)
-        elif self.failed <= _SHOWN_FAILURES:
-            self._out.note(f"{outcome.path}: {error.code}: {error.message}")
-
-    def end(self) -> None:
-        """Say where the failures are that were not shown."""
-        more = self.failed - _SHOWN_FAILURES
-        if more > 0 and not self._out.json_lines:
-            where = "--failures FILE lists them all" if self._file is None else f"{self._file.name} lists them all"
-            self._out.note(f"and {more} more; {where}")
+    if send not in {None, *Send}:
+        raise usage(f"--send {send}: one of {', '.join(Send)}")
+    roots: dict[str, Path] = {}
+    for each in given:
+        name, equals, folder = each.partition("=")
+        if not name or not equals or "/" in name or ":" in name or not Path(folder).is_dir():
+            raise usage(f"--root {each}: NAME=DIR, where DIR is a folder of this machine")
+        roots[name] = Path(folder)
+    if (send == Send.PATH) != bool(roots):
+        raise usage("--send path and --root NAME=DIR go together")
+    return (None if send is None else Send(send)), roots
 
 
-def _summary(run: Run, report: Report, collection: str) -> None:
-    codes = ", ".join(f"{count} {code}" for code, count in report.failed.most_common())
-    text = (
-        f"{report.indexed} of {report.found} pictures indexed into {collection!r} in {report.seconds:.1f} s"
-        f" ({report.rate:.1f}/s)" + (f"; failed: {codes}" if codes else "")
-    )
-    if report.stopped:
-        text += f"; stopped: {report.stopped}"
-    if not report.found:
-        text = "no pictures found"
-    if report.incomplete:
-        text += f"; incomplete: {', '.join(report.incomplete[:_SHOWN_FAILURES])}"
-    if report.duplicates:
-        text += f"; {report.duplicates} duplicate{'s' if report.duplicates > 1 else ''} not sent again"
-    if report.skipped:
-        text += f"; {report.skipped} other file{'s' if report.skipped > 1 else ''} skipped"
-    if run.out.json_lines or not run.out.is_terminal:
-        run.out.log().info(
-            "indexed",
-            indexed=report.indexed,
-            found=report.found,
-            failed={str(code): count for code, count in report.failed.items()},
-            skipped=report.skipped,
-            duplicates=report.duplicates,
-            incomplete=report.incomplete,
-            seconds=round(report.seconds, 2),
-            stopped=report.stopped,
-        )
-    if not run.out.json_lines:
-        run.out.line(text)
+def _default_manifest(run: Run, collection: str, sources: list[str], columns: Columns, shard: str | None) -> Path:
+    """The same for the same fleet, sources and options that pick items; how they travel changes nothing."""
+    from clipfleet.cli.local import FOLDER, find_live  # noqa: PLC0415
+    from clipfleet.cli.settings import load, redacted  # noqa: PLC0415
+    from clipfleet.index import manifest_name  # noqa: PLC0415
+
+    asked = load(run.flags)
+    # A local fleet is at other ports each time it starts.
+    live = run.flags.local or (asked.source == "the default" and find_live(Path.cwd()) is not None)
+    fleet = ["local"] if live else [redacted(asked.redis_url), asked.queue, asked.prefix]
+    places = [os.path.abspath(source) for source in sources]  # noqa: PTH100 - Path drops what a pattern ends in
+    picked = [columns.url, columns.path, columns.id, columns.root and columns.root.absolute()]
+    return Path(FOLDER) / "index" / manifest_name(collection, fleet, places, picked, shard)

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 from clipfleet.index.files import printable
 from clipfleet.index.sources.braces import expand
 from clipfleet.index.sources.folder import Folders, Glob, is_pattern, matches
-from clipfleet.index.sources.item import Event, Failure, Item, Skip, Source, SourceError
+from clipfleet.index.sources.item import Event, Failure, Item, Skip, Source, SourceError, Stored
+from clipfleet.index.sources.remote import RemoteFolder, is_remote, remote_files
 from clipfleet.index.sources.seen import Seen
 from clipfleet.index.sources.table import TABLE_SUFFIXES, Columns, Table
 from clipfleet.index.sources.tar import TAR_SUFFIXES, Tars
+from clipfleet.index.sources.video import VIDEO_SUFFIXES, Videos
+from clipfleet.index.sources.zip import ZIP_SUFFIXES, Zips
 from clipfleet.schemas.errors import RequestFailed
 
 if TYPE_CHECKING:
@@ -34,23 +37,30 @@ __all__ = [
     "Skip",
     "Source",
     "SourceError",
+    "Stored",
     "Table",
     "Tars",
+    "Videos",
+    "Zips",
     "count_all",
     "open_sources",
 ]
 
 
-def open_sources(names: Sequence[str | os.PathLike[str]], columns: Columns | None = None) -> list[Source]:
+def open_sources(
+    names: Sequence[str | os.PathLike[str]], columns: Columns | None = None, *, every_s: float = 1.0
+) -> list[Source]:
     """What each name stands for, by its suffix.
 
-    ``.tar``, ``.tar.gz``, ``.tgz``: webdataset shards; ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.parquet``:
-    tables; everything else: pictures, in folders or by itself. ``{000..099}`` and ``{a,b}`` are expanded, and so are
-    ``*``, ``?``, ``[a-z]`` and ``**``, unless something has that very name.
+    ``.tar``, ``.tar.gz``, ``.tgz``: webdataset shards; ``.zip``: archives; ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``,
+    ``.parquet``: tables; ``.mp4``, ``.mov``, ``.mkv``, ``.webm``, ``.avi`` and such: videos; everything else: pictures,
+    in folders or by itself. ``{000..099}`` and ``{a,b}`` are expanded, and so are ``*``, ``?``, ``[a-z]`` and ``**``,
+    unless something has that very name. What begins as ``s3://`` does is read by fsspec.
 
     Args:
         names: of the sources.
         columns: which columns of tables hold what.
+        every_s: seconds between two frames of a video; 0: every frame.
 
     Raises:
         FileNotFoundError: a source does not exist; of a brace range of shards: none does.
@@ -60,23 +70,61 @@ def open_sources(names: Sequence[str | os.PathLike[str]], columns: Columns | Non
     sources: list[Source] = []
     for name in names:
         text = os.fspath(name)
-        low = text.lower().rstrip("/")
-        if low.endswith(TAR_SUFFIXES) and not Path(text).is_dir():
-            sources.append(Tars(_paths(text), printable(text)))
-        elif low.endswith(TABLE_SUFFIXES) and not Path(text).is_dir():
-            sources += [_table(path, columns or Columns()) for path in _paths(text, there=True)]
-        else:
-            for each in _expanded(text):
-                if is_pattern(each) and not os.path.lexists(each):
-                    sources.append(Glob(each))
-                else:
-                    folders.append(Path(each))
+        opened = _remote(text, every_s) if is_remote(text) else _file(text, columns or Columns(), every_s)
+        if opened is not None:
+            sources += opened
+            continue
+        for each in _expanded(text):
+            if is_pattern(each) and not os.path.lexists(each):
+                sources.append(Glob(each))
+            else:
+                folders.append(Path(each))
     for folder in folders:
         if not folder.exists():
             raise FileNotFoundError(str(folder))
     if folders:
         sources.insert(0, Folders(folders, alone=not sources))
     return sources
+
+
+def _file(text: str, columns: Columns, every_s: float) -> list[Source] | None:
+    """What a file is by its suffix, where it holds more than one picture."""
+    low = text.lower()
+    if not low.endswith((*TAR_SUFFIXES, *ZIP_SUFFIXES, *VIDEO_SUFFIXES, *TABLE_SUFFIXES)) or Path(text).is_dir():
+        return None
+    if low.endswith(TAR_SUFFIXES):
+        return [Tars(_paths(text), printable(text))]
+    if low.endswith(ZIP_SUFFIXES):
+        return [Zips(_paths(text), printable(text))]
+    if low.endswith(VIDEO_SUFFIXES):
+        return [Videos(_videos(text), printable(text), every_s)]
+    return [_table(path, columns) for path in _paths(text, there=True)]
+
+
+def _videos(text: str) -> list[tuple[Path, str]]:
+    """Videos by name, or by patterns, of which the ids are those that pictures would have."""
+    found: list[tuple[Path, str]] = []
+    for each in _expanded(text):
+        if is_pattern(each) and not os.path.lexists(each):
+            found += sorted((one.path, one.id) for one in Glob(each).found(None) if one.error is None)
+        else:
+            found.append((Path(each), printable(Path(each).name)))
+    if not any(os.path.lexists(path) for path, _ in found):
+        raise FileNotFoundError(text)
+    return found
+
+
+def _remote(text: str, every_s: float) -> list[Source]:
+    low = text.lower()
+    if low.endswith(TAR_SUFFIXES):
+        return [Tars(remote_files(text), printable(text))]
+    if low.endswith(ZIP_SUFFIXES):
+        return [Zips(remote_files(text), printable(text))]
+    if low.endswith(VIDEO_SUFFIXES):
+        return [Videos([(file, printable(file.name)) for file in remote_files(text)], printable(text), every_s)]
+    if low.endswith(TABLE_SUFFIXES):
+        raise SourceError(f"{printable(text)}: tables are read from this machine's disks; copy it first")
+    return [RemoteFolder(each) for each in _expanded(text)]
 
 
 def count_all(sources: Sequence[Source]) -> Iterator[object]:

@@ -6,18 +6,47 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from io import BufferedReader
     from pathlib import Path
 
     from clipfleet.index.sources.seen import Seen
     from clipfleet.producer.requests import Url
     from clipfleet.schemas.errors import RequestFailed
 
-__all__ = ["Event", "Failure", "Item", "Skip", "Source", "SourceError"]
+__all__ = ["Event", "Failure", "Item", "Place", "Skip", "Source", "SourceError", "Stored"]
 
 
 class SourceError(ValueError):
     """A source cannot be used as it was asked for: no such column, a package is missing."""
+
+
+class Place(Protocol):
+    """A file that is not on this machine's disks."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    def open(self) -> BufferedReader:
+        """Open it for reading; seekable.
+
+        Raises:
+            RequestFailed: it cannot be.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A picture that is not read before it is sent.
+
+    Attributes:
+        read: its bytes; raises ``RequestFailed`` when there are none to be had.
+        version: a text that changes when the bytes do.
+    """
+
+    read: Callable[[], bytes]
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +56,15 @@ class Item:
     Attributes:
         id: its row's id, the same in every run.
         label: where it is, for people: a path, ``shard.tar/0001.jpg``, ``urls.csv:7``.
-        picture: its bytes; or a file of this machine, not read yet; or an address that a worker fetches.
+        picture: its bytes; or a file of this machine, not read yet; or an address that a worker fetches; or what is
+            read elsewhere when its turn comes.
         metadata: its row's metadata.
         size: how many bytes the picture has, where that is known before it is read.
     """
 
     id: str
     label: str
-    picture: bytes | Path | Url
+    picture: bytes | Path | Url | Stored
     metadata: dict[str, Any] = field(default_factory=dict)
     size: int | None = None
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from clipfleet.index.sources.item import Event
+    from clipfleet.index.sources.item import Event, Place
     from clipfleet.index.sources.seen import Seen
 
 __all__ = ["TAR_SUFFIXES", "Tars"]
@@ -37,7 +37,7 @@ _MAX_SIDE_BYTES: Final = 1 << 20
 class Tars:
     """Shards, one after the other."""
 
-    def __init__(self, paths: Sequence[Path], name: str) -> None:
+    def __init__(self, paths: Sequence[Path | Place], name: str) -> None:
         """Take the shards.
 
         Args:
@@ -46,6 +46,10 @@ class Tars:
         """
         self._paths = paths
         self._name = name
+
+    def part(self, number: int, of: int) -> Tars:
+        """Every ``of``-th shard from the ``number``-th on, counted from 1: no shard is read by two hosts."""
+        return Tars(self._paths[number - 1 :: of], f"{self._name} ({number} of {of})")
 
     @property
     def about(self) -> str:
@@ -97,7 +101,7 @@ class _Sample:
 class _Shard:
     """One shard on its way through."""
 
-    def __init__(self, path: Path, seen: Seen) -> None:
+    def __init__(self, path: Path | Place, seen: Seen) -> None:
         self._path = path
         self._label = printable(str(path))
         self._stem = _stem(path.name)

@@ -12,15 +12,17 @@ import tarfile
 import zlib
 from dataclasses import dataclass
 from gzip import BadGzipFile, GzipFile
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from clipfleet.index.files import open_regular, printable
+from clipfleet.index.files import open_regular, printable, unreadable
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import BufferedReader
-    from pathlib import Path
+
+    from clipfleet.index.sources.item import Place
 
 __all__ = ["Gap", "Member", "TarStream"]
 
@@ -89,7 +91,7 @@ class TarStream:
         trouble: after the iteration why it is incomplete; empty when it is whole.
     """
 
-    def __init__(self, path: Path, wanted: Callable[[str], int]) -> None:
+    def __init__(self, path: Path | Place, wanted: Callable[[str], int]) -> None:
         """Open it.
 
         Args:
@@ -101,13 +103,18 @@ class TarStream:
         """
         self.trouble = ""
         self._wanted = wanted
-        self._raw = open_regular(path)
+        self._raw = open_regular(path) if isinstance(path, Path) else path.open()
         self._file: BufferedReader | GzipFile = self._raw
-        self._size: int | None = os.fstat(self._raw.fileno()).st_size
+        self._size: int | None = None
         self._offset = 0
         self._extended: dict[str, str] = {}
         try:
+            self._size = self._raw.seek(0, os.SEEK_END)
+            self._raw.seek(0)
             self._unpack()
+        except OSError as error:
+            self._raw.close()
+            raise unreadable(error) from None
         except BaseException:
             self._raw.close()
             raise

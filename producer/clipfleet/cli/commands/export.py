@@ -1,0 +1,172 @@
+"""``clipfleet export``: a collection read back into files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clipfleet.cli.errors import CliError, Exit
+from clipfleet.cli.run import Run, command, usage
+
+if TYPE_CHECKING:
+    from clipfleet.index.sinks import FolderSink
+    from clipfleet.store import CollectionInfo, Store
+
+__all__ = ["register"]
+
+
+class _Kind(StrEnum):
+    """What the files look like."""
+
+    PARQUET = "parquet"
+    NPY = "npy"
+
+
+class _Dtype(StrEnum):
+    """What vectors are made of."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
+_Collection = Annotated[str, typer.Argument(metavar="COLLECTION", help="The collection.", show_default=False)]
+_To = Annotated[
+    _Kind, typer.Option("--to", help="npy: clip-retrieval's layout; parquet: id, vector, metadata.", show_default=False)
+]
+_Out = Annotated[
+    Path,
+    typer.Option("--out", metavar="DIR", help="Where to; a folder that was begun is gone on with.", show_default=False),
+]
+_Rows = Annotated[int, typer.Option("--rows-per-part", min=1, metavar="N", help="Rows of one part.")]
+_Float = Annotated[_Dtype, typer.Option("--dtype", help="float16 is half as large, and at most 3e-8 of cosine away.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(
+        app,
+        "export",
+        examples=(
+            "clipfleet export images --to npy --out vectors",
+            "clipfleet export shop --to parquet --out shop --milvus-uri http://milvus:19530",
+        ),
+    )(export)
+
+
+def export(
+    run: Run,
+    collection: _Collection,
+    *,
+    to: _To,
+    out: _Out,
+    rows_per_part: _Rows = 10_000,
+    dtype: _Float = _Dtype.FLOAT32,
+) -> int:
+    """Read a collection back into numbered part files.
+
+    Rows come in the order of their ids. A part is whole or not there, and none is written twice: killed or interrupted,
+    the same command goes on behind the last one. It asks Milvus itself and needs no worker.
+    """
+    from clipfleet.index.sinks import SinkError, open_sink  # noqa: PLC0415
+    from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  imports pymilvus when it is used
+
+    with run.fleet(store=True, worker=False) as settings:
+        if settings.milvus_uri is None:
+            raise usage("which Milvus is it?", "Name it with --milvus-uri, or run it beside a 'clipfleet up'.")
+        store = Store(StoreConfig(settings.milvus_uri, settings.milvus_token, settings.milvus_ca_file))
+        try:
+            info = _described(store, collection)
+            with open_sink(
+                to.value, out, dtype=dtype.value, rows_per_part=rows_per_part, origin=f"collection {collection}"
+            ) as sink:
+                earlier = sum(1 for _ in sink.held())
+                written = _copy(run, store, info, sink, earlier)
+            return _told(run, _Copied(collection, out, earlier, written, sink.parts, store.count(collection)))
+        except SinkError as error:
+            raise CliError(str(error)) from None
+        finally:
+            store.close()
+
+
+def _described(store: Store, collection: str) -> CollectionInfo:
+    found = {info.name: info for info in store.list_collections()}
+    if collection not in found:
+        there = ", ".join(sorted(found)) or "none"
+        raise CliError(f"there is no collection {collection!r}", hint=f"Collections there: {there}")
+    if not found[collection].fingerprint:
+        raise CliError(f"the collection {collection!r} is no collection of clipfleet")
+    return found[collection]
+
+
+def _copy(run: Run, store: Store, info: CollectionInfo, sink: FolderSink, earlier: int) -> int:
+    """Copy the rows behind the sink's last one; how many."""
+    from clipfleet.cli.progress import Progress  # noqa: PLC0415
+    from clipfleet.index.sinks import SinkRow  # noqa: PLC0415
+
+    if (after := sink.last()) is not None:
+        run.out.note(f"{earlier:,} rows in {sink.parts} parts are there: going on behind {after!r}")
+    written = 0
+    with Progress(run.out, "exporting", lambda: range(max(0, (info.rows or 0) - earlier))) as progress:
+        for page in store.scan(info.name, after=after or ""):
+            sink.write([SinkRow(row.id, row.vector, row.metadata) for row in page], model=info.fingerprint)
+            written += len(page)
+            for _ in page:
+                progress.advance(failed=False)
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """What became of an export.
+
+    Attributes:
+        collection: of which.
+        out: where to.
+        earlier: rows that an earlier run had written.
+        written: rows that this one has.
+        parts: whole parts there are now.
+        stored: rows of the collection at the end.
+    """
+
+    collection: str
+    out: Path
+    earlier: int
+    written: int
+    parts: int
+    stored: int
+
+
+def _told(run: Run, copied: _Copied) -> int:
+    rows = copied.earlier + copied.written
+    whole = rows == copied.stored
+    if run.out.json_lines:
+        run.out.json(
+            {
+                "input": copied.collection,
+                "ok": whole and rows > 0,
+                "rows": rows,
+                "written": copied.written,
+                "parts": copied.parts,
+                "stored": copied.stored,
+                "out": str(copied.out),
+            }
+        )
+    else:
+        run.out.line(
+            f"{rows:,} rows of {copied.collection!r} in {copied.parts} parts in {copied.out}"
+            + (f", {copied.written:,} of them written now" if copied.earlier else "")
+        )
+    if not rows:
+        run.out.note("the collection has no rows")
+        return Exit.FAILED
+    if not whole:
+        run.out.note(
+            f"the collection has {copied.stored:,} rows now: it was written to meanwhile, or since the folder was"
+            " begun; export it into an empty folder"
+        )
+        return Exit.PARTIAL
+    return Exit.OK

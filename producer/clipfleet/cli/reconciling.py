@@ -1,0 +1,87 @@
+"""At the end of an indexing run: does the store hold what the manifest says?"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clipfleet.index import forgotten, reconcile
+from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clipfleet.cli.output import Output
+    from clipfleet.cli.settings import Settings
+    from clipfleet.index import Manifest, Reconciled, Report, Source
+
+__all__ = ["Verdict", "reconcile_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found.
+
+    Attributes:
+        agrees: whether the store holds what the manifest calls done; None where it was not asked.
+        text: for people.
+    """
+
+    agrees: bool | None
+    text: str
+
+
+def reconcile_run(
+    out: Output,
+    settings: Settings,
+    collection: str,
+    manifest: Manifest,
+    sources: Sequence[Source],
+    index: Callable[[Sequence[Source]], Report],
+) -> Verdict:
+    """Compare, send what is missing once more, compare again."""
+    if settings.milvus_uri is None:
+        return Verdict(None, "not reconciled: which Milvus the workers use is not known here (--milvus-uri)")
+    if importlib.util.find_spec("pymilvus") is None:
+        return Verdict(None, "not reconciled: pymilvus is not installed here")
+    try:
+        found = _compare(settings, collection, manifest)
+        if found.missing:
+            out.step(f"{found.missing:,} of {found.done:,} rows are missing in the store: sending them once more")
+            index(forgotten(sources, manifest))
+            found = _compare(settings, collection, manifest, before=found)
+    except ClipfleetError as error:
+        return Verdict(False, f"NOT reconciled: {error}")
+    if found.agrees:
+        return Verdict(True, f"reconciled: the store holds each of the {found.done:,} that the manifest calls done")
+    return Verdict(
+        False,
+        f"NOT reconciled: {found.missing:,} of {found.done:,} are missing in the store ({', '.join(found.first)});"
+        " run it again",
+    )
+
+
+def _compare(settings: Settings, collection: str, manifest: Manifest, before: Reconciled | None = None) -> Reconciled:
+    from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  imports pymilvus when it is used
+
+    store = Store(StoreConfig(settings.milvus_uri or "", settings.milvus_token, settings.milvus_ca_file))
+
+    def present(ids: Sequence[str]) -> set[str]:
+        try:
+            return store.present(collection, ids)
+        except RequestFailed as error:
+            if error.code is ErrorCode.BAD_REQUEST:
+                return set()  # there is no such collection
+            raise
+
+    try:
+        found = reconcile(manifest, present)
+    finally:
+        store.close()
+    if before is not None:
+        # What was missing and could not be sent again is not done, and missing all the same.
+        lost = max(0, before.done - found.done)
+        found.missing, found.done = found.missing + lost, found.done + lost
+        found.first = found.first or before.first
+    return found

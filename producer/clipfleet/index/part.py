@@ -1,0 +1,82 @@
+"""One part of N of what sources give: several hosts, or several processes, index one corpus together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from clipfleet.index.sources import Failure, Item, SourceError, Tars, Videos, Zips
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clipfleet.index.sources import Event, Seen, Source
+
+__all__ = ["Part", "part_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part ``number`` of ``of``, counted from 1; whoever takes the same part takes the same items.
+
+    Raises:
+        SourceError: there is no such part.
+    """
+
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.of:
+            raise SourceError(f"part {self.number} of {self.of}: the first is 1, the last {self.of}")
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """``2/3``.
+
+        Raises:
+            SourceError: it is not of that kind.
+        """
+        number, _, of = text.partition("/")
+        if not (number.isdecimal() and of.isdecimal() and text.isascii() and len(text) < 20):
+            raise SourceError(f"{text!r}: a part is I/N, such as 1/3, 2/3 and 3/3")
+        return cls(int(number), int(of))
+
+    def holds(self, id_: str) -> bool:
+        """Whether an id belongs to this part."""
+        digest = blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % self.of == self.number - 1
+
+
+def part_of(sources: Sequence[Source], part: Part) -> list[Source]:
+    """What one part of N has to do: of shards, zips and videos every Nth file, else the items by their ids' hash."""
+    return [
+        source.part(part.number, part.of) if isinstance(source, Tars | Videos | Zips) else _PartOf(source, part)
+        for source in sources
+    ]
+
+
+class _PartOf:
+    """The items of a source whose ids belong to one part."""
+
+    def __init__(self, source: Source, part: Part) -> None:
+        self._source = source
+        self._part = part
+
+    @property
+    def about(self) -> str:
+        """Which kind the source was taken for."""
+        return self._source.about
+
+    def events(self, seen: Seen) -> Iterator[Event]:
+        """The part's items and failures. That a source as a whole is broken, and what is skipped, each part tells."""
+        for event in self._source.events(seen):
+            whole = isinstance(event, Failure) and event.whole
+            if whole or not isinstance(event, Item | Failure) or self._part.holds(event.id):
+                yield event
+
+    def count(self) -> Iterator[object]:
+        """About as many as belong to the part."""
+        return islice(self._source.count(), self._part.number - 1, None, self._part.of)

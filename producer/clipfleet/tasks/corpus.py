@@ -1,0 +1,268 @@
+"""``clipfleet.index_corpus``: a corpus as a chain of short tasks for each of its shards.
+
+A task per picture would cost more than the picture, and one task for all of them could neither be stopped, nor moved,
+nor survive its worker. So the first task only makes the plan, and each step of a shard sends the next one.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import uuid
+from typing import Any, Final
+
+import redis
+from celery import states
+from celery.exceptions import BackendError, Ignore, TaskRevokedError
+from kombu.exceptions import OperationalError
+
+from clipfleet.index.sources import SourceError
+from clipfleet.tasks.fleet import bulk_client
+from clipfleet.tasks.plan import Plan, digest, make_plan
+from clipfleet.tasks.runs import FINISHED, LEASE_MS, REVOKED, RUNNING, Lost, Run, Runs, Shard, totals
+from clipfleet.tasks.settings import settings
+from clipfleet.tasks.step import Keeper, Step
+
+__all__ = [
+    "PROGRESS",
+    "RUN_HEADER",
+    "TASKS_HEADER",
+    "index_corpus",
+    "index_shard",
+    "resume_index",
+    "revoke_run",
+    "runs",
+    "stop_index",
+]
+
+PROGRESS: Final = "PROGRESS"
+# What a step's message says of its run, for who sees the message alone (app.py).
+RUN_HEADER: Final = "clipfleet_run"
+TASKS_HEADER: Final = "clipfleet_tasks"
+STEP: Final = "clipfleet.index_shard"
+_MOST_SHARDS: Final = 256
+_STALLED_S: Final = 10.0
+_MOST_RETRIES: Final = 10
+# A message may wait behind others for a while: only what nothing was sent for so long is asked for once more.
+_QUIET_MS: Final = 300_000
+# Trouble that passes and says nothing of the shard.
+_AWAY: Final = (redis.exceptions.RedisError, OperationalError, BackendError, OSError)
+_log = logging.getLogger(__name__)
+
+
+@functools.cache
+def runs() -> Runs:
+    """The runs of this process's queue."""
+    fleet = settings().fleet
+    return Runs(redis.Redis.from_url(fleet.redis_url, socket_timeout=10), fleet.keys)
+
+
+def index_corpus(
+    self: Any,
+    sources: list[str] | str,
+    collection: str = "images",
+    *,
+    shards: int = 4,
+    columns: dict[str, str] | None = None,
+    key: str | None = None,
+    step_s: float = 20.0,
+    patience_s: float = 12 * 3600.0,
+) -> None:
+    """Index folders, patterns, shards and tables; see docs/celery.md.
+
+    Args:
+        self: the task.
+        sources: names below ``CLIPFLEET_SOURCES_ROOT``, as ``clipfleet index`` takes them.
+        collection: where the rows go.
+        shards: how many chains of steps share the work, at most 256.
+        columns: of tables: ``url``, ``path``, ``id``, ``root``.
+        key: runs of one key are one run while it goes on; None = made of sources, collection and columns.
+        step_s: seconds for which a step sends.
+        patience_s: seconds for which nobody may take a shard's pictures before it gives up.
+
+    Raises:
+        Ignore: the run goes on; its steps keep this task's state.
+        ValueError: a source or an option that cannot be; ``FileNotFoundError`` for one that is not there.
+    """
+    names = [sources] if isinstance(sources, str) else list(sources)
+    columns = columns or {}
+    _check(names, shards, step_s, patience_s)
+    asked = {"key": key} if key is not None else {"sources": names, "collection": collection, "columns": columns}
+    run = digest(asked)
+    try:
+        plan = make_plan(
+            names,
+            settings().sources_root,
+            settings().sources_addresses,
+            collection=collection,
+            shards=shards,
+            columns=columns,
+            step_s=step_s,
+            patience_s=patience_s,
+        )
+    except SourceError as error:
+        # A caller without clipfleet gets the class that it can name.
+        raise ValueError(str(error)) from None
+    known, is_new = runs().begin(run, plan.to_json(), self.request.id)
+    if is_new:
+        for number in range(plan.shards):
+            _send(self.app, run, number, 0)
+    elif known.state == RUNNING:
+        _ask_again(self.app, run, known, -LEASE_MS)
+    _show(self.app, run)
+    raise Ignore
+
+
+def index_shard(self: Any, run: str, number: int, turn: int) -> None:
+    """One step of a shard, which sends the next one. Nobody's to call."""
+    owner = uuid.uuid4().hex
+    known = runs().get(run)
+    if known is None or known.state != RUNNING:
+        return
+    shard, wait_ms = runs().claim(run, number, turn, owner)
+    if shard is None:
+        if wait_ms:
+            raise self.retry(countdown=wait_ms / 1000 + 0.1, max_retries=None)
+        # Whoever ended the shard may have been killed before it said so.
+        _show(self.app, run)
+        return
+    try:
+        with Keeper(lambda: runs().renew(run, number, owner)) as keeper:
+            _run_step(self.app, run, number, shard, known, keeper)
+    except Lost:
+        _log.warning("run %s, shard %d: somebody else goes on with it", run, number)
+    except _AWAY:
+        _log.exception("run %s, shard %d: Redis, the broker or the result backend does not answer", run, number)
+        raise self.retry(countdown=_STALLED_S, max_retries=None) from None
+    except Exception as error:  # noqa: BLE001 - whatever it is: a shard that nobody ends would be waited for for ever
+        _log.exception("run %s, shard %d: unforeseen", run, number)
+        if self.request.retries < _MOST_RETRIES:
+            raise self.retry(countdown=_STALLED_S, max_retries=None) from None
+        runs().release(run, number, owner, turn=turn, ended=f"unforeseen: {type(error).__name__}; see the log")
+    _ask_again(self.app, run, known, _QUIET_MS)
+    _show(self.app, run)
+
+
+def _run_step(app: Any, run: str, number: int, shard: Shard, known: Run, keeper: Keeper) -> None:
+    plan = Plan.of(known.plan)
+    root = settings().sources_root
+    step = Step(plan=plan, runs=runs(), run=run, number=number, shard=shard, root=root, stop=keeper.stop)
+    step.run(bulk_client(), lambda: _show(app, run))
+    now = runs().now_ms()
+    if not step.over and not step.moved:
+        shard.stalls += 1
+        if now - shard.moved_ms > plan.patience_s * 1000:
+            shard.ended = f"nobody took its pictures for {plan.patience_s:.0f} s"
+    if step.over:
+        shard.ended = "done"
+    runs().save(run, number, shard)
+    if not shard.ended:
+        _send(app, run, number, shard.turn + 1, 0.0 if step.moved else _STALLED_S)
+        runs().release(run, number, shard.owner, turn=shard.turn + 1)
+
+
+def stop_index(self: Any, task_id: str) -> dict[str, Any]:
+    """Stop the run that an ``index_corpus`` task asked for: its steps end within seconds."""
+    stopped = [run for run, known in _unfinished() if task_id in known.tasks and revoke_run(self.app, run)]
+    return {"ok": bool(stopped), "stopped": stopped}
+
+
+def resume_index(self: Any, *, quiet_s: float = _QUIET_MS / 1000) -> dict[str, Any]:
+    """Send a step for each shard that should go on and of which nothing was heard for ``quiet_s``: for beat."""
+    sent = {}
+    for run, known in _unfinished():
+        sent[run] = _ask_again(self.app, run, known, int(quiet_s * 1000))
+        # All of its shards may have ended, and their last owner been killed before it said so.
+        _show(self.app, run)
+    return {"ok": True, "runs": sent}
+
+
+def revoke_run(app: Any, run: str) -> bool:
+    """End a run as revoked; false when it had ended before."""
+    ended = runs().end(run, REVOKED)
+    _show(app, run)
+    return ended
+
+
+def _unfinished() -> list[tuple[str, Run]]:
+    return [(run, known) for run in runs().unfinished() if (known := runs().get(run)) is not None]
+
+
+def _send(app: Any, run: str, number: int, turn: int, countdown_s: float = 0.0) -> None:
+    known = runs().get(run)
+    if known is None or known.state != RUNNING:
+        return
+    app.send_task(
+        STEP,
+        (run, number, turn),
+        countdown=countdown_s or None,
+        ignore_result=True,
+        headers={RUN_HEADER: run, TASKS_HEADER: known.tasks},
+    )
+
+
+def _ask_again(app: Any, run: str, known: Run, quiet_ms: int) -> int:
+    sent = 0
+    for number in range(known.plan["shards"]):
+        if (turn_wait := runs().ask_again(run, number, quiet_ms)) is not None:
+            turn, wait_ms = turn_wait
+            _send(app, run, number, turn, wait_ms / 1000)
+            sent += 1
+    return sent
+
+
+def _show(app: Any, run: str) -> None:
+    """Progress, or the end, in the results of all tasks that asked for the run."""
+    known = runs().get(run)
+    if known is None:
+        return
+    shards = runs().shards(run, known.plan["shards"])
+    info: dict[str, Any] = {"run": run, "collection": known.plan["collection"], **totals(shards)}
+    info["seconds"] = round(((known.ended_ms or runs().now_ms()) - known.began_ms) / 1000, 1)
+    if known.state == RUNNING:
+        if not all(shard.ended for shard in shards):
+            _store(app, known, info, PROGRESS)
+            # Who ended the run meanwhile has said so first, and this would hide it.
+            known = runs().get(run)
+            if known is None or known.state == RUNNING:
+                return
+        else:
+            runs().end(run, FINISHED)
+            known = runs().get(run) or known
+    if known.state == REVOKED:
+        _store(app, known, TaskRevokedError("the run was stopped"), states.REVOKED)
+    elif known.state == FINISHED:
+        _conclude(app, known, info, shards)
+
+
+def _conclude(app: Any, known: Run, info: dict[str, Any], shards: list[Shard]) -> None:
+    failures = [each for shard in shards for each in shard.failures]
+    gave_up = sorted({shard.ended for shard in shards if shard.ended != "done"})
+    ok = not info["failed"] and not gave_up
+    if info["indexed"]:
+        _store(app, known, {"ok": ok, **info, "failures": failures, "gave_up": gave_up}, states.SUCCESS)
+    else:
+        # Nothing indexed is never a success, an empty folder included.
+        _store(app, known, RuntimeError(_nothing(info, failures, gave_up)), states.FAILURE)
+
+
+def _store(app: Any, known: Run, result: object, state: str) -> None:
+    for task in known.tasks:
+        app.backend.store_result(task, result, state)
+
+
+def _nothing(info: dict[str, Any], failures: list[dict[str, str]], gave_up: list[str]) -> str:
+    first = f"; the first: {failures[0]['label']}: {failures[0]['code']}: {failures[0]['message']}" if failures else ""
+    why = f"; {'; '.join(gave_up)}" if gave_up else ""
+    return f"0 pictures indexed, {sum(info['failed'].values())} failed{first}{why}"
+
+
+def _check(names: list[str], shards: int, step_s: float, patience_s: float) -> None:
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("sources is a list of names")
+    if not 1 <= shards <= _MOST_SHARDS:
+        raise ValueError(f"shards is 1 to {_MOST_SHARDS}, not {shards}")
+    if not 0 < step_s <= 120:
+        raise ValueError(f"step_s is above 0 and at most 120 seconds, not {step_s}")
+    if patience_s <= 0:
+        raise ValueError(f"patience_s is above 0 seconds, not {patience_s}")

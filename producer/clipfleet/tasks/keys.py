@@ -1,0 +1,35 @@
+"""The Redis keys of indexing runs, spelled in this one place; those of the queue itself are ``schemas.keys``'s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clipfleet.schemas.keys import QueueKeys
+
+__all__ = ["RunKeys"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunKeys:
+    """Keys beside those of a queue, in the same slot of a cluster."""
+
+    queue: QueueKeys
+
+    @property
+    def all(self) -> str:
+        """Set: the runs that are under way."""
+        return f"{self.queue.base}index:runs"
+
+    def run(self, run: str) -> str:
+        """JSON: one run."""
+        return f"{self.queue.base}index:{run}"
+
+    def shard(self, run: str, number: int) -> str:
+        """JSON: one shard of it."""
+        return f"{self.run(run)}:{number}"
+
+    def done(self, run: str, number: int) -> str:
+        """String: what is done of the shard's current unit."""
+        return f"{self.shard(run, number)}:done"

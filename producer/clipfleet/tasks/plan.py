@@ -1,0 +1,196 @@
+"""What a run of ``index_corpus`` was asked for, cut into units and dealt out to shards."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clipfleet.index.sources import TABLE_SUFFIXES, Columns, Failure, Item, Seen, Skip, SourceError, open_sources
+from clipfleet.index.sources.braces import expand
+from clipfleet.index.sources.folder import is_pattern, matches
+from clipfleet.index.sources.remote import is_remote, remote_files
+from clipfleet.index.sources.tar import TAR_SUFFIXES
+from clipfleet.index.sources.zip import ZIP_SUFFIXES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clipfleet.index.sources import Event, Source
+
+__all__ = ["Plan", "Unit", "identity", "make_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is read from its beginning to its end in one go.
+
+    Attributes:
+        names: sources, as ``open_sources`` takes them.
+        whole: whether one shard reads it alone (a tar or a zip: its members cannot be told apart without reading them
+            all); else each shard takes those of its ids.
+    """
+
+    names: tuple[str, ...]
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run's plan; the same for all of its shards.
+
+    Attributes:
+        units: what is to be read.
+        collection: where the rows go.
+        shards: how many.
+        columns: of tables: url, path, id, root; as ``Columns``.
+        step_s: how long a step sends for, seconds.
+        patience_s: how long a shard may stand still, because nobody takes its pictures, before it gives up.
+    """
+
+    units: tuple[Unit, ...]
+    collection: str
+    shards: int
+    columns: dict[str, str]
+    step_s: float
+    patience_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> Plan:
+        """From what was kept."""
+        units = tuple(Unit(tuple(unit["names"]), unit["whole"]) for unit in value["units"])
+        return cls(**{**value, "units": units})
+
+    def units_of(self, shard: int) -> list[Unit]:
+        """What a shard reads, in order."""
+        return [unit for number, unit in enumerate(self.units) if not unit.whole or number % self.shards == shard]
+
+    def events(self, unit: Unit, shard: int, root: Path) -> Iterator[Event]:
+        """What ``unit`` holds for ``shard``; names that nothing has any more are failures.
+
+        Raises:
+            FileNotFoundError: a source is gone.
+            SourceError: a table has other columns than before.
+        """
+        with Seen() as seen:
+            for source in _opened(unit, self.columns, root):
+                for event in source.events(seen):
+                    if self._is_ours(event, unit, shard):
+                        yield event
+
+    def _is_ours(self, event: Event, unit: Unit, shard: int) -> bool:
+        if unit.whole or self.shards == 1:
+            return True
+        match event:
+            case Skip():
+                return shard == 0  # every shard meets it, and it has no id
+            case Item() | Failure():
+                return identity(event)[-1] % self.shards == shard
+
+
+def identity(event: Item | Failure) -> bytes:
+    """Eight bytes that stand for an event in every run: two of five million meet with a chance of one in a million."""
+    text = event.id if isinstance(event, Item) else f"\0{event.label}\0{event.error.code}"
+    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+
+
+def make_plan(names: Sequence[str], root: Path, addresses: Sequence[str] = (), **options: Any) -> Plan:
+    """The plan for ``names``, all of which lie in ``root`` or begin like one of ``addresses``.
+
+    Raises:
+        FileNotFoundError: a source does not exist.
+        SourceError: it cannot be used so, or may not be.
+    """
+    columns = options["columns"]
+    if unknown := set(columns) - {"url", "path", "id", "root"}:
+        raise SourceError(f"columns are url, path, id and root, not {', '.join(sorted(unknown))}")
+    if "root" in columns:
+        _inside(columns["root"], root)
+    plain: list[str] = []
+    units: list[Unit] = []
+    for name in names:
+        low = name.lower()
+        whole, is_table = low.endswith((*TAR_SUFFIXES, *ZIP_SUFFIXES)), low.endswith(TABLE_SUFFIXES)
+        if is_remote(name):
+            _allowed(name, addresses)
+        else:
+            _inside(name, root)
+        if (whole or is_table) and not (root / name).is_dir():
+            units += [Unit((file,), whole) for file in _files(name, root)]
+        else:
+            plain.append(name)
+    if plain:
+        units.insert(0, Unit(tuple(plain)))
+    for unit in units:
+        # What cannot be used is said at once and not by a step at night; a missing shard of a range alone may be.
+        if not unit.whole:
+            _opened(unit, columns, root)
+    return Plan(units=tuple(units), **options)
+
+
+def _opened(unit: Unit, columns: dict[str, str], root: Path) -> list[Source]:
+    rooted: dict[str, Any] = {name: root / value if name == "root" else value for name, value in columns.items()}
+    names = [name if is_remote(name) else os.fspath(root / name) for name in unit.names]
+    return open_sources(names, Columns(**rooted))
+
+
+def _files(name: str, root: Path) -> list[str]:
+    """The files of a range or a pattern of shards, zips or tables; at least one exists."""
+    if is_remote(name):
+        return [str(file) for file in remote_files(name)]
+    text = os.fspath(root / name)
+    if os.path.lexists(text):
+        return [name]
+    try:
+        each = [
+            file
+            for part in expand(text)
+            for file in (map(os.fspath, matches(part)) if is_pattern(part) and not os.path.lexists(part) else [part])
+        ]
+    except ValueError as error:
+        raise SourceError(str(error)) from None
+    if not any(map(os.path.lexists, each)):
+        raise FileNotFoundError(name)
+    return [os.path.relpath(file, root) for file in each]
+
+
+def _inside(name: str, root: Path) -> None:
+    """Refuse what leads out of the root: whoever may send a task shall not read this host's files with it.
+
+    A range is checked as what it stands for: ``{a,../b}`` has no part that is ``..``.
+    """
+    try:
+        each = [name] if os.path.lexists(root / name) else list(expand(name))
+    except ValueError as error:
+        raise SourceError(str(error)) from None
+    own = os.path.realpath(root)
+    for text in each:
+        fixed = next(part for part in (Path(text), *Path(text).parents) if not is_pattern(os.fspath(part)))
+        real = os.path.realpath(root / fixed)
+        if not text or ".." in Path(text).parts or os.path.commonpath([real, own]) != own:
+            raise SourceError(f"{name or 'a source without a name'}: lies outside of CLIPFLEET_SOURCES_ROOT")
+
+
+def _allowed(name: str, addresses: Sequence[str]) -> None:
+    """Refuse addresses of stores that this host may read and whoever sends a task may not."""
+    try:
+        each = list(expand(name))
+    except ValueError as error:
+        raise SourceError(str(error)) from None
+    for text in each:
+        known = any(f"{text}/".startswith(f"{address.rstrip('/')}/") for address in addresses)
+        # fsspec reads "::" as a store within a store, of any kind.
+        if not known or "::" in text or ".." in text.split("/"):
+            raise SourceError(f"{name}: begins like no address of CLIPFLEET_SOURCES_ADDRESSES")
+
+
+def digest(value: Any) -> str:
+    """A short name for what was asked for."""
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=10).hexdigest()

@@ -1,0 +1,133 @@
+"""``clipfleet index`` again: what is done is not sent again, against a real Redis and a worker with toy vectors."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+
+import pytest
+
+from clipfleet.index import Manifest
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A folder with ten pictures."""
+    (tmp_path / "pics").mkdir()
+    for number in range(10):
+        (tmp_path / "pics" / f"{number}.png").write_bytes(b"picture %d" % number)
+    return tmp_path
+
+
+def ids(done):
+    return sorted(line["id"] for line in done.lines if line["ok"])
+
+
+def summary(done):
+    return json.loads(done.err.splitlines()[-1])
+
+
+def manifest_of(here):
+    (path,) = (here / ".clipfleet" / "index").glob("*.sqlite")
+    return path
+
+
+def test_given_a_run_that_is_done_when_run_again_then_only_what_is_new_or_has_changed_is_sent(cli, fleet, here):
+    assert len(ids(cli("index", "pics", "--json", **fleet))) == 10
+    again = cli("index", "pics", "--json", **fleet)
+    assert (again.code, again.lines) == (0, [])
+    assert (summary(again)["indexed"], summary(again)["earlier"], summary(again)["found"]) == (0, 10, 10)
+    (here / "pics" / "3.png").write_bytes(b"another picture")
+    (here / "pics" / "new.png").write_bytes(b"a new one")
+    assert ids(cli("index", "pics", "--json", **fleet)) == ["3.png", "new.png"]
+    words = cli("index", "pics", **fleet)
+    assert "11 of 11 pictures indexed into 'images', 11 of them earlier" in words.out
+    assert "not reconciled: which Milvus the workers use is not known here" in words.out
+    # Another collection, and another part of it, are other runs.
+    assert len(ids(cli("index", "pics", "--json", "--collection", "other", **fleet))) == 11
+    assert len(ids(cli("index", "pics", "--json", "--fresh", **fleet))) == 11
+
+
+def test_given_failures_when_run_again_then_transient_ones_are_sent_and_permanent_ones_when_asked(cli, fleet, here):
+    assert cli("index", "pics", "--manifest", "m", **fleet).code == 0
+    with sqlite3.connect(here / "m") as db:
+        db.execute("UPDATE item SET state = 3, code = 'expired', message = 'late' WHERE id = '1.png'")
+        db.execute("UPDATE item SET state = 4, code = 'corrupt_image', message = 'bad' WHERE id = '2.png'")
+        db.execute("UPDATE item SET state = 1 WHERE id = '3.png'")
+    db.close()
+    done = cli("index", "pics", "--manifest", "m", "--json", "--failures", "f.jsonl", **fleet)
+    assert (done.code, ids(done)) == (3, ["1.png", "3.png"])
+    bad = {"input": "pics/2.png", "ok": False, "id": "2.png"}
+    bad["error"] = {"code": "corrupt_image", "message": "bad", "retryable": False}
+    assert [json.loads(line) for line in (here / "f.jsonl").read_text().splitlines()] == [bad]
+    assert [line for line in done.lines if not line["ok"]] == [bad]
+    done = cli("index", "pics", "--manifest", "m", "--json", "--retry-failed", **fleet)
+    assert (done.code, ids(done)) == (0, ["2.png"])
+    # Without --failures they are named beside the manifest; an empty file: nothing failed.
+    assert (here / "m.failures.jsonl").read_text() == ""
+
+
+def test_given_a_dry_run_then_it_counts_and_sends_nothing_and_makes_no_manifest(cli, fleet, here):
+    (here / "pics" / "a.JPG").write_bytes(b"x")
+    (here / "pics" / "gone.png").symlink_to("nothing")
+    (here / "pics" / "text.txt").touch()
+    said = cli("index", "pics", "--dry-run", "--json", CLIPFLEET_REDIS_URL="redis://127.0.0.1:1")
+    assert said.code == 3
+    expected = {"dry_run": True, "send": 11, "done": 0, "failed_before": 0, "failed": 1, "duplicates": 0, "skipped": 1}
+    assert said.lines == [expected | {"kinds": {".png": 10, ".jpg": 1}}]
+    assert "pics/gone.png: fetch_failed" in said.err
+    assert not (here / ".clipfleet").exists()
+    (here / "pics" / "gone.png").unlink()
+    assert cli("index", "pics", **fleet).code == 0
+    (here / "pics" / "0.png").write_bytes(b"changed")
+    said = cli("index", "pics", "--dry-run", **fleet)
+    assert (said.code, "1 pictures would be sent to 'images'; 10 are done" in said.out) == (0, True)
+    assert ids(cli("index", "pics", "--json", **fleet)) == ["0.png"]
+
+
+def test_given_parts_of_a_corpus_when_each_is_indexed_then_all_is_and_nothing_twice(cli, fleet, here):
+    parts = [ids(cli("index", "pics", "--json", "--shard", f"{part}/3", **fleet)) for part in (1, 2, 3)]
+    assert sorted(id_ for part in parts for id_ in part) == [f"{number}.png" for number in range(10)]
+    assert all(parts)
+
+
+def test_given_another_run_with_the_same_manifest_then_the_second_is_refused(cli, fleet, here):
+    with Manifest(here / "m"):
+        done = cli("index", "pics", "--manifest", "m", **fleet)
+    assert (done.code, "another run holds this manifest" in done.err) == (1, True)
+
+
+def test_given_no_place_for_a_manifest_then_it_goes_without_and_says_so_unless_one_was_named(cli, fleet, here):
+    (here / ".clipfleet").write_text("a file where the folder would be")
+    done = cli("index", "pics", "--json", **fleet)
+    assert (done.code, len(ids(done)), "this run cannot be resumed" in done.err) == (0, 10, True)
+    assert cli("index", "pics", "--manifest", ".clipfleet/m", **fleet).code == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--shard", "0/3"], "part 0 of 3"),
+        (["--shard", "4/3"], "part 4 of 3"),
+        (["--shard", "a"], "a part is I/N"),
+        (["--send", "post"], "one of bytes, path, url"),
+        (["--send", "path"], "go together"),
+        (["--root", "a=."], "go together"),
+        (["--send", "path", "--root", "a=nowhere"], "NAME=DIR"),
+    ],
+)
+def test_given_options_that_cannot_be_when_indexed_then_wrong_usage(cli, here, args, said):
+    done = cli("index", "pics", *args)
+    assert (done.code, said in done.err) == (2, True), done.err
+
+
+def test_given_send_path_then_workers_are_told_where_and_what_they_cannot_know_fails(cli, fleet, here):
+    (here / "pics" / "link.png").symlink_to(here / "outside.png")
+    (here / "outside.png").write_bytes(b"x")
+    (here / "pics" / "0.png").rename(here / "pics" / os.fsdecode(b"\xff.png"))
+    done = cli("index", "pics", "--send", "path", "--root", "p=pics", "--json", **fleet)
+    bad = {line["id"]: line["error"]["message"] for line in done.lines if not line["ok"]}
+    assert set(bad) == {"link.png", r"\xff.png"}
+    assert "in none of the folders" in bad["link.png"]
+    assert ids(done) == [f"{number}.png" for number in range(1, 10)]

@@ -1,0 +1,136 @@
+"""What a step's task does when things go wrong, against a real Redis, without a Celery worker."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from celery.exceptions import TaskRevokedError
+
+from clipfleet.tasks import corpus
+from clipfleet.tasks.plan import make_plan
+from clipfleet.tasks.runs import REVOKED, Runs
+from clipfleet.tasks.step import Step
+
+
+class Retry(Exception):
+    pass
+
+
+class Task:
+    """A bound task: its app keeps what it was asked to send and to store."""
+
+    def __init__(self, retries=0):
+        self.sent = []
+        self.stored = {}
+        self.request = SimpleNamespace(id="task", retries=retries)
+        self.app = self
+        self.backend = self
+
+    def send_task(self, name, args, **options):
+        self.sent.append((name, args, options["countdown"]))
+
+    def store_result(self, task, result, state):
+        self.stored[task] = (state, result)
+
+    def retry(self, **options):
+        return Retry(options["countdown"])
+
+
+@pytest.fixture
+def runs(redis_client, keys, tmp_path, monkeypatch):
+    made = Runs(redis_client, keys)
+    monkeypatch.setattr(corpus, "runs", lambda: made)
+    monkeypatch.setattr(corpus, "settings", lambda: SimpleNamespace(sources_root=tmp_path))
+    monkeypatch.setattr(corpus, "bulk_client", lambda: None)
+    (tmp_path / "a").mkdir()
+    plan = make_plan(["a"], tmp_path, collection="c", shards=1, columns={}, step_s=1.0, patience_s=60.0)
+    made.begin("r", plan.to_json(), "task")
+    return made
+
+
+def stepping(monkeypatch, act):
+    monkeypatch.setattr(Step, "run", lambda self, _client, _on_saved: act(self))
+
+
+def test_given_nothing_that_moved_when_a_step_ends_then_the_next_one_comes_later(runs, monkeypatch):
+    stepping(monkeypatch, lambda step: None)
+    task = Task()
+    corpus.index_shard(task, "r", 0, 0)
+    assert task.sent == [("clipfleet.index_shard", ("r", 0, 1), 10.0)]
+    (shard,) = runs.shards("r", 1)
+    assert (shard.turn, shard.owner, shard.stalls, task.stored["task"][0]) == (1, "", 1, "PROGRESS")
+
+
+def test_given_a_shard_that_stands_still_beyond_patience_when_a_step_ends_then_it_gives_up(runs, monkeypatch):
+    stepping(monkeypatch, lambda step: None)
+    began = runs.now_ms()
+    monkeypatch.setattr(runs, "now_ms", lambda: began + 61_000)
+    task = Task()
+    corpus.index_shard(task, "r", 0, 0)
+    state, error = task.stored["task"]
+    assert (task.sent, state, type(error)) == ([], "FAILURE", RuntimeError)
+    assert "nobody took its pictures for 60 s" in str(error)
+    assert not runs.is_running("r")
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyError("x"), "unforeseen: KeyError")])
+def test_given_an_unforeseen_error_when_it_comes_again_and_again_then_the_shard_ends_with_it(
+    runs, monkeypatch, raised, code
+):
+    def fail(_step):
+        raise raised
+
+    stepping(monkeypatch, fail)
+    with pytest.raises(Retry):
+        corpus.index_shard(Task(), "r", 0, 0)
+    runs.release("r", 0, runs.shards("r", 1)[0].owner, turn=0)
+    task = Task(retries=10)
+    corpus.index_shard(task, "r", 0, 0)
+    assert runs.shards("r", 1)[0].ended.startswith(code)
+    assert task.stored["task"][0] == "FAILURE"
+
+
+def test_given_a_revoked_run_when_progress_comes_late_then_the_revocation_stays_to_be_seen(runs):
+    class Late(Task):
+        def store_result(self, task, result, state):
+            if state == "PROGRESS":
+                assert runs.end("r", REVOKED)
+            super().store_result(task, result, state)
+
+    task = Late()
+    corpus._show(task, "r")
+    state, error = task.stored["task"]
+    assert (state, type(error)) == (REVOKED.upper(), TaskRevokedError)
+
+
+@pytest.mark.parametrize("comes", ["the step again", "a worker that starts"])
+def test_given_an_owner_killed_after_its_shards_end_when_anything_comes_then_the_run_ends(runs, comes):
+    shard, _ = runs.claim("r", 0, 0, "killed")
+    shard.indexed, shard.ended = 3, "done"
+    runs.save("r", 0, shard)
+    task = Task()
+    if comes == "the step again":
+        corpus.index_shard(task, "r", 0, 0)
+    else:
+        assert corpus.resume_index(task) == {"ok": True, "runs": {"r": 0}}
+    state, result = task.stored["task"]
+    assert (state, result["ok"], result["indexed"]) == ("SUCCESS", True, 3)
+    assert runs.unfinished() == []
+
+
+def test_given_a_run_that_is_over_when_a_step_comes_then_it_does_nothing(runs, monkeypatch):
+    stepping(monkeypatch, lambda step: pytest.fail("it must not run"))
+    runs.end("r", REVOKED)
+    for run in ("r", "unknown"):
+        task = Task()
+        corpus.index_shard(task, run, 0, 0)
+        assert (task.sent, task.stored) == ([], {})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sources": []}, {"sources": [1]}, {"shards": 0}, {"shards": 257}, {"step_s": 0}, {"patience_s": -1}]
+)
+def test_given_options_that_cannot_be_when_asked_then_it_is_a_value_error(wrong):
+    with pytest.raises(ValueError, match="is"):
+        corpus.index_corpus(Task(), **{"sources": ["a"], **wrong})
