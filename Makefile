@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-QUICK := not (chaos or browser or torch or fuzz or gpu or milvus_server or node or slow)
+QUICK := not (chaos or browser or torch or fuzz or gpu or milvus_server or node or celery or slow)
 
 .PHONY: help demo test lint bench chaos fuzz audit clean
 .DEFAULT_GOAL := help
