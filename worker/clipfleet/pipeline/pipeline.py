@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -144,6 +145,9 @@ class Pipeline:
 
     def local(self) -> Local:
         """What runs it here; started if it is not."""
+        if self._local is not None and self._local.process != os.getpid():
+            # A fork has the objects and none of the threads: whoever waited for one would wait for ever.
+            self._starting, self._local = threading.Lock(), None
         if self._local is None:
             try:
                 self.open()
@@ -235,6 +239,8 @@ def choice(**variants: Pipeline) -> Choice:
 def close_flow(flow: Flow, columns: tuple[str, ...]) -> Pipeline:
     """End a flow; see ``Flow.output``."""
     what = f"output {', '.join(map(repr, columns))}"
+    if not columns:
+        raise PipelineError("output: name at least one column")
     reads = flow._read(what, columns)  # noqa: SLF001  (the flow's other half)
     node = Node("output", "output", "output", (flow.head,), reads, scope=flow.scope)
     try:
