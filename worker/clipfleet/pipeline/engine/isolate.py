@@ -55,6 +55,9 @@ class Isolator:
     def _attempt(self, batch: Sequence[Task]) -> list[Any]:
         try:
             values = self._run(batch)
+            wrong = _wrong(batch[0], values)
+            if wrong is not None:
+                return [wrong] * len(batch)
             if len(values) != len(batch):
                 raise error_for(ErrorCode.MODEL_FAILED, f"{len(values)} outputs for {len(batch)} inputs")
             return [self._verdict(task, value) for task, value in zip(batch, values, strict=True)]
@@ -81,3 +84,19 @@ class Isolator:
         if isinstance(error, RequestFailed):
             return [error]
         return [incident(error, ErrorCode.MODEL_FAILED, batch[0].work.request.id)]
+
+
+def _wrong(task: Task, values: Any) -> RequestFailed | None:
+    """The verdict on outputs that are no list of one per item: smaller batches would not make them one.
+
+    A tuple for several columns is most likely one list per column: with as many items as columns it would pass for
+    outputs, each item with the values of others.
+    """
+    name = type(values).__name__
+    if isinstance(values, str | bytes | dict | set | frozenset) or not hasattr(values, "__len__"):
+        text = f"stage {task.step.name!r} gave {name} and no list with an output for each item"
+    elif isinstance(values, tuple) and len(task.step.writes) > 1:
+        text = f"stage {task.step.name!r} gave {name} and no list with a tuple of its columns for each item"
+    else:
+        return None
+    return error_for(ErrorCode.MODEL_FAILED, text)
