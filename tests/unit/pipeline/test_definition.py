@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clipfleet import pipeline
-from clipfleet.operators import clip_image, resize
+from clipfleet.operators import clip_image, milvus_delete, resize
 from clipfleet.pipeline import PipelineError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("batches of what forms none", lambda: start().map("a", "c", resize(8), max_batch_size=2), "items one by one"),
     ("batches of nothing", lambda: start().map((), "c", list, max_batch_size=2), "needs an input column"),
     ("options of a pipeline", lambda: start().map("a", "c", twice(), timeout=1), "timeout belong to the steps inside"),
+    ("a timeout of the store", lambda: start().sink("a", milvus_delete("c"), timeout=1), "has no timeout"),
     ("no output", lambda: start().output(), "output: name at least one column"),
     ("nothing to gather", lambda: start().window_all("a", "c", len), "window_all 'a': there are no rows to gather"),
     ("an empty window", lambda: start().flat_map("a", "x", range).window("x", "y", 0, 1, len), "at least 1, not 0"),

@@ -78,6 +78,8 @@ def check_options(what: str, does: Any, count: int, options: StageOptions) -> No
             raise PipelineError(f"{what}: this operator takes items one by one, and forms no batches")
     elif options.max_delay is not None and not batches:
         raise PipelineError(f"{what}: max_delay is for batches; say max_batch_size, and the function gets lists")
+    if options.timeout is not None and getattr(does, "resource", "").startswith("store"):
+        raise PipelineError(f"{what}: it waits for the store until the request's deadline, and has no timeout")
     if batches and count == 0:
         raise PipelineError(f"{what}: what runs in batches needs an input column: its length is the batch's")
 

@@ -68,7 +68,7 @@ class Isolator:
     def _verdict(task: Task, value: Any) -> Any:
         """An exception in an item's place is about that item."""
         if isinstance(value, Exception) and not isinstance(value, RequestFailed):
-            return incident(value, ErrorCode.MODEL_FAILED, task.work.request.id)
+            return incident(value, ErrorCode.MODEL_FAILED, task.work.request.id, task.step.name)
         return value
 
     def _failed(self, batch: Sequence[Task], error: Exception) -> list[Any]:
@@ -83,7 +83,7 @@ class Isolator:
             return [error_for(ErrorCode.OUT_OF_MEMORY, "the device has no memory for this item alone")]
         if isinstance(error, RequestFailed):
             return [error]
-        return [incident(error, ErrorCode.MODEL_FAILED, batch[0].work.request.id)]
+        return [incident(error, ErrorCode.MODEL_FAILED, batch[0].work.request.id, batch[0].step.name)]
 
 
 def _wrong(task: Task, values: Any) -> RequestFailed | None:

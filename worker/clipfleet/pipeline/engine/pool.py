@@ -145,7 +145,7 @@ class PoolThread:
         except RequestFailed as verdict:
             value = verdict
         except Exception as unforeseen:  # noqa: BLE001  (foreign code on foreign bytes)
-            value = incident(unforeseen, ErrorCode.INTERNAL, work.request.id)
+            value = incident(unforeseen, ErrorCode.INTERNAL, work.request.id, stage.name)
         self.leash.end()
         task.lap("prepare")
         if host.observer is not None:
