@@ -131,6 +131,20 @@ def test_given_a_source_of_rows_that_is_read_in_half_when_the_worker_goes_then_a
         assert decode_result(raw).outputs == {"words": words, "lengths": [len(word) for word in words]}
 
 
+def test_given_a_function_that_hangs_and_has_no_timeout_then_its_process_ends_and_all_are_answered(
+    redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    worker = start_worker(pipelines=("support.pipelines:hanging",), max_run_s=1.5, lease_ms=3000)
+    process = worker.child().pid
+    asked = [Request(f"r{n}", "hanging", {"path": str(tmp_path / f"file{n}")}) for n in range(3)]
+    (tmp_path / "file2").touch()
+    admit(redis_client, keys, asked)
+    found = results(redis_client, keys, [one.id for one in asked])
+    assert [decode_result(raw).outputs["found"][-1] for (raw,) in found.values()] == ["0", "1", "2"]
+    assert worker.child().pid != process
+    assert "stage 'once' took longer than 1.5 s" in worker.log
+
+
 def test_given_pictures_to_embed_to_index_and_to_search_by_then_they_run_in_one_batch(
     redis_client: redis.Redis,
     keys: QueueKeys,

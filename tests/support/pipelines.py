@@ -80,3 +80,15 @@ stream = (
     .window_all(("word", "length"), ("words", "lengths"), lambda words, lengths: (words, lengths))
     .output("words", "lengths")
 )
+
+
+def once(path: str) -> str:
+    """Hangs for whoever comes first; the next one finds the file that it left."""
+    if not Path(path).exists():
+        Path(path).touch()
+        while True:
+            time.sleep(60)
+    return path
+
+
+hanging = pipeline.input("path").map("path", "found", once).output("found")

@@ -22,7 +22,7 @@ from clipfleet.pipeline.engine.guard import start_thread
 from clipfleet.pipeline.engine.incident import incident
 from clipfleet.pipeline.engine.pool import Pool, PoolThread
 from clipfleet.pipeline.engine.store_loop import StoreLoop
-from clipfleet.pipeline.engine.watchdog import Watchdog
+from clipfleet.pipeline.engine.watchdog import Watch, Watchdog
 from clipfleet.pipeline.foreign import unnoted
 from clipfleet.pipeline.rows import Moved, Rows
 from clipfleet.pipeline.stage import SHARED, BatchStage, EachStage
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from clipfleet.batching import BatcherStats
     from clipfleet.pipeline.engine.host import Host
     from clipfleet.pipeline.engine.leash import Leash
-    from clipfleet.pipeline.engine.watchdog import Watched
     from clipfleet.pipeline.program import Served, Step
     from clipfleet.pipeline.work import Row, Task, Work
 
@@ -51,16 +50,20 @@ class Engine:
         host: who runs it.
         threads: size of the shared pool.
         rows: rows below requests that may be live at once.
+        most_s: seconds after which a call that has no timeout and holds a pool's thread ends it all; None: never.
     """
 
-    def __init__(self, served: Served, host: Host, *, threads: int, rows: int = 256) -> None:
+    def __init__(
+        self, served: Served, host: Host, *, threads: int, rows: int = 256, most_s: float | None = None
+    ) -> None:
         self.served = served
         self._host = host
         self._rows = Rows(rows, host)
         self._groups: dict[str, BatcherGroup] = {}
         self._batchers: dict[BatchStage, Any] = {}
         self._pools = {SHARED: self._pool(SHARED, threads)}
-        self._watched: list[tuple[Watched, float]] = []
+        self._watched: list[Watch] = []
+        self._most_s = most_s
         resources: dict[str, list[BatchStage]] = {}
         for stage in served.stages:
             if isinstance(stage, BatchStage):
@@ -285,6 +288,8 @@ class Engine:
         ]
 
     def _timed(self, loop: Any, timeout: float | None) -> Any:
-        if timeout is not None and not isinstance(loop, StoreLoop):
-            self._watched.append((loop, timeout))
+        if timeout is not None:
+            self._watched.append(Watch(loop, timeout))
+        elif self._most_s is not None and isinstance(loop, PoolThread):
+            self._watched.append(Watch(loop, self._most_s, alone=False))
         return loop

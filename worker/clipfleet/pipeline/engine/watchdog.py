@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from clipfleet.schemas.errors import ErrorCode, error_for
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from clipfleet.pipeline.engine.leash import Call, Leash
     from clipfleet.pipeline.work import Task
 
-__all__ = ["GiveUp", "Watchdog", "Watched"]
+__all__ = ["GiveUp", "Watch", "Watchdog", "Watched"]
 
 log = logging.getLogger(__name__)
 MOST_ABANDONED = 32
 
 
 class GiveUp(RuntimeError):
-    """Too many threads hang."""
+    """Too many threads hang, or one that all need."""
 
 
 class Watched(Protocol):
@@ -49,11 +49,25 @@ class Watched(Protocol):
         ...
 
 
+class Watch(NamedTuple):
+    """What is watched.
+
+    Attributes:
+        loop: of a thread.
+        most_s: that a call of it may take.
+        alone: whether only the call's items end with it; else the process does, which nothing but that frees.
+    """
+
+    loop: Watched
+    most_s: float
+    alone: bool = True
+
+
 class Watchdog:
-    """Looks after loops whose stage has a ``timeout``; a thread of its own.
+    """Looks after loops whose calls have an end; a thread of its own.
 
     Args:
-        loops: with the seconds that a call may take.
+        loops: which, and how long.
         host: who runs the engine.
         start: starts the thread of a loop.
         stopped: set when all threads have ended: until then a call that hangs must not keep them from ending.
@@ -61,7 +75,7 @@ class Watchdog:
 
     def __init__(
         self,
-        loops: Sequence[tuple[Watched, float]],
+        loops: Sequence[Watch],
         host: Host,
         start: Callable[[Watched], None],
         stopped: threading.Event,
@@ -71,15 +85,17 @@ class Watchdog:
         self._start = start
         self._stopped = stopped
         self._abandoned = 0
-        self._every_s = min(timeout for _, timeout in loops) / 4
+        self._every_s = min(watch.most_s for watch in loops) / 4
 
     def run(self) -> None:
         """The thread's loop; ends when all others have."""
         while not self._stopped.wait(self._every_s):
-            for place, (loop, timeout) in enumerate(self._loops):
-                call = loop.leash.call
-                if call is not None and time.monotonic() - call.began > timeout:
-                    self._loops[place] = (self._replace(loop, call, timeout), timeout)
+            for place, watch in enumerate(self._loops):
+                call = watch.loop.leash.call
+                if call is not None and time.monotonic() - call.began > watch.most_s:
+                    if not watch.alone:
+                        raise GiveUp(f"stage {call.tasks[0].step.name!r} took longer than {watch.most_s:g} s")
+                    self._loops[place] = watch._replace(loop=self._replace(watch.loop, call, watch.most_s))
 
     def _replace(self, loop: Watched, call: Call, timeout: float) -> Watched:
         if not loop.leash.give_up(call):  # it ended in this very moment
