@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -110,6 +111,7 @@ def test_given_a_source_of_requests_that_takes_its_time_then_what_is_done_is_giv
     def source() -> Iterator[int]:
         yield 1
         assert done.wait(10)
+        time.sleep(0.05)  # taking its time is what this source is for
         yield 2
         yield pytest.fail("the first result was kept back")
 
