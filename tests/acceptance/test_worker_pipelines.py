@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +18,11 @@ from clipfleet.schemas.result import decode_result
 from clipfleet.store.lite import LiteServer
 from support import pipelines
 from support.fleet import TINY, admit, results
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import redis
 
@@ -73,6 +76,73 @@ def test_given_a_worker_killed_among_the_rows_of_a_request_then_nothing_is_lost_
     for number, request in enumerate(asked):
         (raw,) = found[request.id]
         assert decode_result(raw).outputs == {"words": [f"w{number}x{k}" for k in range(20)], "count": 20}
+
+
+def test_given_outputs_that_no_result_can_carry_then_their_request_fails_and_the_worker_lives(
+    redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    worker = start_worker(pipelines=("support.pipelines:unsendable",))
+    process = worker.child().pid
+    kinds = ["itself", "objects", "a set", "fine"]
+    admit(redis_client, keys, [Request(f"r{n}", "unsendable", {"kind": kind}) for n, kind in enumerate(kinds)])
+    found = [decode_result(raw[0]) for raw in results(redis_client, keys, ["r0", "r1", "r2", "r3"]).values()]
+    assert [one.error.code if one.error else "ok" for one in found] == [ErrorCode.INTERNAL] * 3 + ["ok"]
+    assert all("the outputs cannot be sent" in str(one.error) for one in found[:3])
+    assert worker.child().pid == process
+
+
+def test_given_rows_without_end_then_their_request_expires_and_the_next_one_has_the_threads(
+    redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    start_worker(pipelines=("support.pipelines:stream",))
+    endless = [Request(f"e{n}", "stream", {"text": "an endless"}) for n in range(4)]
+    admit(redis_client, keys, endless, ttl_ms=1500)
+    found = results(redis_client, keys, [one.id for one in endless])
+    errors = [decode_result(raw[0]).error for raw in found.values()]
+    assert [error and error.code for error in errors] == [ErrorCode.EXPIRED] * 4
+    admit(redis_client, keys, [Request("after", "stream", {"text": "one two"})], call="test.2")
+    (raw,) = results(redis_client, keys, ["after"])["after"]
+    assert decode_result(raw).outputs == {"words": ["one", "two"], "lengths": [3, 3]}
+
+
+@pytest.mark.parametrize("how", ["killed", "told to stop"])
+def test_given_a_source_of_rows_that_is_read_in_half_when_the_worker_goes_then_another_begins_it_anew(
+    redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess], tmp_path: Path, how: str
+) -> None:
+    # Given sources of which some rows have gone through, and which then wait
+    go_on = tmp_path / "go-on"
+    first = start_worker(pipelines=("support.pipelines:stream",), lease_ms=3000, grace_s=2.0)
+    asked = [Request(f"r{n}", "stream", {"text": f"a bb wait:{go_on} ccc"}) for n in range(4)]
+    admit(redis_client, keys, asked)
+    wait_until((tmp_path / "go-on.reached").exists, 20, "a source that waits")
+    # When the worker goes, and another one comes
+    if how == "killed":
+        first.kill_all()
+    else:
+        first.process.send_signal(signal.SIGTERM)
+        first.process.wait(20)
+    go_on.touch()
+    start_worker(pipelines=("support.pipelines:stream",), lease_ms=3000)
+    # Then each has one result
+    found = results(redis_client, keys, [one.id for one in asked])
+    for request in asked:
+        (raw,) = found[request.id]
+        words = ["a", "bb", f"wait:{go_on}", "ccc"]
+        assert decode_result(raw).outputs == {"words": words, "lengths": [len(word) for word in words]}
+
+
+def test_given_a_function_that_hangs_and_has_no_timeout_then_its_process_ends_and_all_are_answered(
+    redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    worker = start_worker(pipelines=("support.pipelines:hanging",), max_run_s=1.5, lease_ms=3000)
+    process = worker.child().pid
+    asked = [Request(f"r{n}", "hanging", {"path": str(tmp_path / f"file{n}")}) for n in range(3)]
+    (tmp_path / "file2").touch()
+    admit(redis_client, keys, asked)
+    found = results(redis_client, keys, [one.id for one in asked])
+    assert [decode_result(raw).outputs["found"][-1] for (raw,) in found.values()] == ["0", "1", "2"]
+    assert worker.child().pid != process
+    assert "stage 'once' took longer than 1.5 s" in worker.log
 
 
 def test_given_pictures_to_embed_to_index_and_to_search_by_then_they_run_in_one_batch(

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from clipfleet import pipeline
 from clipfleet.operators import clip_text
 from clipfleet.pipeline import fields as field
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def cut(text: str) -> list[str]:
@@ -40,3 +47,48 @@ def double(numbers: list[int]) -> list[Any]:
 
 
 twice = pipeline.input("n").map("n", "m", double, max_batch_size=32).output("m")
+
+
+def strange(kind: str) -> Any:
+    """What no result can carry."""
+    inside: list[Any] = []
+    inside.append(inside)
+    return {"itself": inside, "objects": np.array([object()]), "a set": {1}, "fine": 1}[kind]
+
+
+unsendable = pipeline.input("kind").map("kind", "value", strange).output("value")
+
+
+def slowly(text: str) -> Iterator[str]:
+    """The words of a text; from ``wait`` on only once the file of that name is there; without end after ``endless``."""
+    for word in text.split():
+        if word.startswith("wait:"):
+            Path(f"{word[5:]}.reached").touch()
+            while not Path(word[5:]).exists():
+                time.sleep(0.005)  # the test is another process
+        yield word
+        while word == "endless":
+            yield ""
+
+
+# A source of rows whose empty ones come to no stage.
+stream = (
+    pipeline.input("text")
+    .flat_map("text", "word", slowly)
+    .filter("word", bool, inline=True)
+    .map("word", "length", lambda words: [len(word) for word in words], max_batch_size=4)
+    .window_all(("word", "length"), ("words", "lengths"), lambda words, lengths: (words, lengths))
+    .output("words", "lengths")
+)
+
+
+def once(path: str) -> str:
+    """Hangs for whoever comes first; the next one finds the file that it left."""
+    if not Path(path).exists():
+        Path(path).touch()
+        while True:
+            time.sleep(60)
+    return path
+
+
+hanging = pipeline.input("path").map("path", "found", once).output("found")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clipfleet import pipeline
-from clipfleet.operators import clip_image
+from clipfleet.operators import clip_image, milvus_delete, resize
 from clipfleet.pipeline import PipelineError
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 def start() -> pipeline.Flow:
     return pipeline.input("a", "b")
+
+
+def twice() -> pipeline.Pipeline:
+    return pipeline.input("x").map("x", "y", abs).output("y")
 
 
 def add(x: int, y: int) -> int:
@@ -40,9 +44,22 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("no function", lambda: start().map("a", "c", 3), "map 'a' .*3 can be called by nobody"),  # type: ignore[arg-type]
     ("an async function", lambda: start().map("a", "c", later), "stages run in threads"),
     ("twice the same output", lambda: start().map("a", ("c", "c"), add), "columns are different names"),
-    ("unknown option", lambda: start().map("a", "c", abs, workers=3), "unexpected keyword argument 'workers'"),
-    ("impossible option", lambda: start().map("a", "c", abs, instances=0), "instances must be at least 1"),
+    ("unknown option", lambda: start().map("a", "c", abs, workers=3), "no option 'workers'; there are name, instances"),
+    ("impossible option", lambda: start().map("a", "c", abs, instances=0), "instances must be a whole number, 1 or"),
+    ("half an instance", lambda: start().map("a", "c", abs, instances=1.5), "instances must be a whole number"),
+    ("a number as text", lambda: start().map("a", "c", abs, max_batch_size="8"), "max_batch_size must be a whole"),
+    ("no such device", lambda: start().map("a", "c", abs, device="gpu"), "device must be 'cpu' or 'cuda:N': 'gpu'"),
+    ("no such provider", lambda: start().map("a", "c", abs, providers=("rocm",)), "providers must be some of tensorrt"),
+    ("one provider as text", lambda: start().map("a", "c", abs, providers="cpu"), "in a tuple: 'cpu'"),
     ("a batch inline", lambda: start().map("a", "c", clip_image(), inline=True), "cannot be inline"),
+    ("lists inline", lambda: start().map("a", "c", list, inline=True, max_batch_size=2), "cannot be inline"),
+    ("a timeout inline", lambda: start().map("a", "c", abs, inline=True, timeout=1), "no thread of its own"),
+    ("a delay of no batch", lambda: start().map("a", "c", abs, max_delay=1), "say max_batch_size"),
+    ("batches of what forms none", lambda: start().map("a", "c", resize(8), max_batch_size=2), "items one by one"),
+    ("batches of nothing", lambda: start().map((), "c", list, max_batch_size=2), "needs an input column"),
+    ("options of a pipeline", lambda: start().map("a", "c", twice(), timeout=1), "timeout belong to the steps inside"),
+    ("a timeout of the store", lambda: start().sink("a", milvus_delete("c"), timeout=1), "has no timeout"),
+    ("no output", lambda: start().output(), "output: name at least one column"),
     ("nothing to gather", lambda: start().window_all("a", "c", len), "window_all 'a': there are no rows to gather"),
     ("an empty window", lambda: start().flat_map("a", "x", range).window("x", "y", 0, 1, len), "at least 1, not 0"),
     ("no input", pipeline.input, "name at least one column"),

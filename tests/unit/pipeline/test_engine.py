@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from clipfleet import pipeline
-from clipfleet.operators import BatchOperator, Noted, Opened
+from clipfleet.operators import BatchOperator, Noted, Opened, Operator
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from support.waiting import wait_until
 
@@ -153,6 +153,38 @@ def test_given_instances_then_each_has_a_thread_and_a_copy_of_the_operator() -> 
     assert by == {0: 3, 1: 3, 2: 3}
 
 
+@dataclass(frozen=True)
+class Asking(BatchOperator):
+    """Asks a store, which is always there."""
+
+    name: ClassVar[str] = "asking"
+    resource: ClassVar[str] = "store:fake"
+    max_batch_size: ClassVar[int] = 1
+    kind: str
+
+    def open(self, place: Place) -> Opened:
+        return Opened(lambda xs: [(self.kind, x) for x in xs])
+
+
+def test_given_a_stage_of_the_store_with_instances_beside_one_without_then_neither_runs_the_others_copies() -> None:
+    flow = pipeline.input("x").map("x", "y", Asking("many"), instances=3).map("y", "z", Asking("one"))
+    with flow.output("z") as running:
+        found = list(running.batch(range(200)))
+    assert [result.table.item() for result in found] == [("one", ("many", x)) for x in range(200)]
+
+
+def test_given_an_operator_that_opens_to_no_function_then_it_is_said_when_it_is_opened() -> None:
+    @dataclass(frozen=True)
+    class Nothing(Operator):
+        name: ClassVar[str] = "nothing"
+
+        def open(self, place: Place) -> Any:
+            return None
+
+    with pytest.raises(ValueError, match="nothing: open gave NoneType and no function"):
+        pipeline.input("x").map("x", "y", Nothing()).output("y").open()
+
+
 def test_given_a_slow_stage_when_a_stream_runs_through_it_then_no_more_is_read_than_there_is_room_for() -> None:
     read: list[int] = []
     gate = threading.Semaphore(0)
@@ -199,6 +231,8 @@ def test_given_inputs_by_position_by_name_and_as_a_mapping_then_they_are_the_sam
         assert [result.table.item() for result in streamed] == [(1, 5), (1, 6), ({"b": 1}, 2)]
         with pytest.raises(TypeError, match="no input 'd'"):
             running(1, d=3)
+        with pytest.raises(TypeError, match="no input 'd'"):
+            list(running.batch([{"a": 1, "d": 3}]))
         with pytest.raises(RequestFailed, match="'a' is missing"):
             running(b=1)
 

@@ -19,6 +19,7 @@ pipelines that use ``clip_image()`` fill the same batches.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -269,8 +270,18 @@ class StageOptions:
         """Refuse what cannot be."""
         for name, low in (("instances", 1), ("max_batch_size", 1), ("max_delay", 0.0), ("timeout", 0.001)):
             value = getattr(self, name)
-            if value is not None and not value >= low:
-                raise ValueError(f"{name} must be at least {low}, not {value!r}")
+            if value is None:
+                continue
+            whole = isinstance(low, int)
+            if not isinstance(value, int if whole else int | float) or isinstance(value, bool) or not value >= low:
+                raise ValueError(f"{name} must be {'a whole number' if whole else 'seconds'}, {low} or more: {value!r}")
+        if self.device is not None and re.fullmatch(r"cpu|cuda:\d+", self.device) is None:
+            raise ValueError(f"device must be 'cpu' or 'cuda:N': {self.device!r}")
+        given: Any = self.providers  # whatever a caller may have said
+        if given is not None:
+            if isinstance(given, str) or not given or not set(given) <= set(PROVIDERS):
+                raise ValueError(f"providers must be some of {', '.join(PROVIDERS)}, in a tuple: {given!r}")
+            object.__setattr__(self, "providers", tuple(given))
 
     def at(self, place: Place) -> Place:
         """The place of a stage with these options."""

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from clipfleet.operators.operator import Operator, StageOptions
+from clipfleet.operators.operator import BatchOperator, Operator, StageOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Columns", "PipelineError", "check_call", "name_of", "names_of", "read_options", "text_of"]
+__all__ = [
+    "Columns",
+    "PipelineError",
+    "check_call",
+    "check_no_options",
+    "check_options",
+    "name_of",
+    "names_of",
+    "read_options",
+    "text_of",
+]
 
 Columns = str | tuple[str, ...]
+OPTIONS = tuple(field.name for field in fields(StageOptions))
 
 
 class PipelineError(ValueError):
@@ -46,11 +57,38 @@ def name_of(does: Any) -> str:
 
 def read_options(what: str, options: Mapping[str, Any]) -> StageOptions:
     """The options of a stage."""
+    for name in options:
+        if name not in OPTIONS:
+            raise PipelineError(f"{what}: there is no option {name!r}; there are {', '.join(OPTIONS)}")
     try:
-        chosen = StageOptions(**options)
-        return replace(chosen, providers=tuple(chosen.providers)) if chosen.providers is not None else chosen
+        return StageOptions(**options)
     except (TypeError, ValueError) as error:
-        raise PipelineError(f"{what}: {str(error).removeprefix('StageOptions.__init__() ')}") from None
+        raise PipelineError(f"{what}: {error}") from None
+
+
+def check_options(what: str, does: Any, count: int, options: StageOptions) -> None:
+    """Refuse options that would do nothing, or what nobody means, for ``does`` with ``count`` input columns."""
+    batches = isinstance(does, BatchOperator) or options.max_batch_size is not None
+    if options.inline and batches:
+        raise PipelineError(f"{what}: what runs in batches cannot be inline")
+    if options.inline and (options.instances, options.timeout) != (None, None):
+        raise PipelineError(f"{what}: what is inline has no thread of its own: neither instances nor a timeout")
+    if isinstance(does, Operator) and not isinstance(does, BatchOperator):
+        if (options.max_batch_size, options.max_delay) != (None, None):
+            raise PipelineError(f"{what}: this operator takes items one by one, and forms no batches")
+    elif options.max_delay is not None and not batches:
+        raise PipelineError(f"{what}: max_delay is for batches; say max_batch_size, and the function gets lists")
+    if options.timeout is not None and getattr(does, "resource", "").startswith("store"):
+        raise PipelineError(f"{what}: it waits for the store until the request's deadline, and has no timeout")
+    if batches and count == 0:
+        raise PipelineError(f"{what}: what runs in batches needs an input column: its length is the batch's")
+
+
+def check_no_options(what: str, options: StageOptions) -> None:
+    """Refuse options of a pipeline in a stage's place: its steps have theirs."""
+    if options != StageOptions():
+        given = [name for name in OPTIONS if getattr(options, name) != getattr(StageOptions(), name)]
+        raise PipelineError(f"{what}: {', '.join(given)} belong to the steps inside of it")
 
 
 def check_call(what: str, does: Any, count: int) -> None:

@@ -43,10 +43,6 @@ def compile_pipelines(
         ValueError: an operator cannot work as it was configured.
     """
     stages = Stages(place, policy)
-    programs = {
-        name: {variant: _Compiler(name, one, stages).program() for variant, one in pipeline.variants().items()}
-        for name, pipeline in pipelines.items()
-    }
 
     def close_all() -> None:
         for stage in stages.all:
@@ -54,6 +50,14 @@ def compile_pipelines(
                 stage.close()
         close()
 
+    try:
+        programs = {
+            name: {variant: _Compiler(name, one, stages).program() for variant, one in pipeline.variants().items()}
+            for name, pipeline in pipelines.items()
+        }
+    except BaseException:
+        close_all()
+        raise
     picks = {name: pipeline.pick for name, pipeline in pipelines.items()}
     return Served(programs, picks, stages.all, fingerprint(), close_all)
 

@@ -24,8 +24,18 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from clipfleet.operators.operator import BatchOperator, StageOptions
-from clipfleet.pipeline.arguments import Columns, PipelineError, check_call, name_of, names_of, read_options, text_of
+from clipfleet.operators.operator import StageOptions
+from clipfleet.pipeline.arguments import (
+    Columns,
+    PipelineError,
+    check_call,
+    check_no_options,
+    check_options,
+    name_of,
+    names_of,
+    read_options,
+    text_of,
+)
 from clipfleet.pipeline.fields import Field, anything
 from clipfleet.pipeline.windows import time_windows, windows
 
@@ -208,7 +218,7 @@ class Flow:
         """Close the definition.
 
         Raises:
-            PipelineError: an unknown column, or an input or a result of a stage that nothing uses.
+            PipelineError: no column or an unknown one, or an input that nothing uses.
         """
         from clipfleet.pipeline.pipeline import close_flow  # noqa: PLC0415  (which is made of flows)
 
@@ -234,11 +244,11 @@ class Flow:
         if isinstance(does, Pipeline):
             from clipfleet.pipeline.splice import splice  # noqa: PLC0415
 
+            check_no_options(f"{what} ({does.name})", chosen)
             return splice(self, does, kind, reads, writes)
         name = chosen.name or name_of(does)
         check_call(f"{what} ({name})", does, len(reads))
-        if isinstance(does, BatchOperator) and chosen.inline:
-            raise PipelineError(f"{what} ({name}): what runs in batches cannot be inline")
+        check_options(f"{what} ({name})", does, len(reads), chosen)
         depth = len(self.scope) + (kind == "flat_map")
         node = Node(
             kind,

@@ -25,7 +25,7 @@ from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.schemas.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from clipfleet.batching import BatcherStats
     from clipfleet.operators.operator import Services
@@ -36,6 +36,8 @@ __all__ = ["Local"]
 
 NAME = "local"
 DEADLINE_S = 24 * 3600.0
+# A source that gives sooner is read on: stages that are quicker than it are fed best from a full line.
+SLOW_S = 0.001
 
 
 class Local:
@@ -51,6 +53,7 @@ class Local:
         max_delay: float,
         observer: Observer | None,
     ) -> None:
+        self.process = os.getpid()
         own = local_services() if services is None else services
         self._served = compile_pipelines(
             {NAME: pipeline},
@@ -76,18 +79,33 @@ class Local:
         most = max_in_flight or self._most
         if most < 1:
             raise ValueError(f"max_in_flight must be at least 1, not {most}")
-        source = iter(many)
         waiting: deque[Future[Result]] = deque()
         try:
-            while True:
-                for inputs in itertools.islice(source, most - len(waiting)):
-                    waiting.append(self._submit(inputs))
-                if not waiting:
-                    return
+            broken = yield from self._feed(iter(many), waiting, most)
+            while waiting:
                 yield waiting.popleft().result()
+            if broken is not None:
+                raise broken
         finally:
             for future in waiting:
                 future.cancel()
+
+    def _feed(
+        self, source: Iterator[dict[str, Any]], waiting: deque[Future[Result]], most: int
+    ) -> Generator[Result, None, Exception | None]:
+        """Read all. While the source takes its time, what is done is given; what it raises waits its turn."""
+        while True:
+            began = time.monotonic()
+            try:
+                inputs = next(source, None)
+            except Exception as error:  # noqa: BLE001  (somebody's iterator)
+                return error
+            if inputs is None:
+                return None
+            slow = time.monotonic() - began > SLOW_S
+            waiting.append(self._submit(inputs))
+            while len(waiting) >= most or (slow and waiting and waiting[0].done()):
+                yield waiting.popleft().result()
 
     def flush(self) -> None:
         """Wait for all that is under way, then let stages make what they wrote visible."""
@@ -116,6 +134,9 @@ class Local:
             values = program.read_inputs(inputs, inputs)
         except RequestFailed as error:
             future.set_result(Result(error=error))
+            return future
+        except Exception as unforeseen:  # noqa: BLE001  (the code of a field or a choice)
+            future.set_result(Result(error=incident(unforeseen, ErrorCode.INTERNAL, number)))
             return future
         request = Request(number, NAME, dict(inputs))
         work = Work(
@@ -189,13 +210,14 @@ class _LocalHost:
         """Seconds until its deadline."""
         return work.deadline - time.monotonic()
 
-    def late(self, _work: Work) -> RequestFailed | None:
-        """Nobody is late here: the caller waits."""
-        return None
+    def late(self, work: Work) -> RequestFailed | None:
+        """Nobody is late here, but nobody may wait for it any more."""
+        return error_for(ErrorCode.CANCELLED) if work.entry.cancelled() else None
 
     def failed(self, failures: Sequence[tuple[Work, RequestFailed]]) -> None:
         """Give each caller its error."""
-        self._answer([(work, Result(None, error, work.notes, work.timing)) for work, error in failures])
+        # Copies: other steps of the same request may still be under way, and write theirs.
+        self._answer([(work, Result(None, error, dict(work.notes), dict(work.timing))) for work, error in failures])
 
     def finished(self, finished: Sequence[tuple[Work, list[tuple[Any, ...]]]]) -> None:
         """Give each caller its rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -83,12 +84,16 @@ class Pipeline:
         """Stream many requests through, in order; stages overlap and form batches.
 
         Args:
-            items: each the value of the only input; a tuple of values; or a mapping of inputs by name. Read only as
-                far as there is room.
+            items: each the value of the only input; a tuple of values; or a dict of inputs by name. Read only as far
+                as there is room.
             max_in_flight: how many may be under way; None: enough to fill each stage's batches twice.
 
         Yields:
             One ``Result`` for each, ``ok`` or with its ``error``: a failed item costs no other.
+
+        Raises:
+            Exception: what ``items`` raises, after the results of all that it gave.
+            TypeError: an item has too many values, or names an input that is not there.
         """
         given = (self._given_item(item) for item in items)
         return self.local().stream(given, max_in_flight)
@@ -144,6 +149,9 @@ class Pipeline:
 
     def local(self) -> Local:
         """What runs it here; started if it is not."""
+        if self._local is not None and self._local.process != os.getpid():
+            # A fork has the objects and none of the threads: whoever waited for one would wait for ever.
+            self._starting, self._local = threading.Lock(), None
         if self._local is None:
             try:
                 self.open()
@@ -178,6 +186,8 @@ class Pipeline:
     def _given_item(self, item: Any) -> dict[str, Any]:
         if isinstance(item, dict) and item and set(item) <= set(self.inputs):
             return item
+        if isinstance(item, dict) and len(self.inputs) > 1 and not set(item).isdisjoint(self.inputs):
+            return self._given((), item)  # a name that is wrong among right ones: it says which
         if isinstance(item, tuple) and len(self.inputs) > 1:
             return self._given(item, {})
         return self._given((item,), {})
@@ -235,6 +245,8 @@ def choice(**variants: Pipeline) -> Choice:
 def close_flow(flow: Flow, columns: tuple[str, ...]) -> Pipeline:
     """End a flow; see ``Flow.output``."""
     what = f"output {', '.join(map(repr, columns))}"
+    if not columns:
+        raise PipelineError("output: name at least one column")
     reads = flow._read(what, columns)  # noqa: SLF001  (the flow's other half)
     node = Node("output", "output", "output", (flow.head,), reads, scope=flow.scope)
     try:

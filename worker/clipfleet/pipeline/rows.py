@@ -8,16 +8,18 @@ million of them holds a few; and each group may always have one, so that everyth
 from __future__ import annotations
 
 import functools
-import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clipfleet.pipeline.foreign import contained, unnoted
+from clipfleet.pipeline.room import Room
 from clipfleet.pipeline.work import Group, Row, Task, Work, read
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clipfleet.pipeline.engine.host import Host
+    from clipfleet.pipeline.engine.leash import Leash
     from clipfleet.pipeline.program import Step
 
 __all__ = ["Moved", "Rows"]
@@ -39,40 +41,17 @@ class Moved(NamedTuple):
     error: Exception | None = None
 
 
-class Room:
-    """How many rows below requests may be live in the process, and the groups that wait for room."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._used = 0
-        self._lock = threading.Lock()
-        self._starved: deque[tuple[Work, Group]] = deque()
-
-    def take(self, work: Work, group: Group) -> bool:
-        """Make room for one row of a group; one that has none live always gets it, another waits its turn."""
-        with self._lock:
-            if group.live and self._used >= self._most:
-                self._starved.append((work, group))
-                return False
-            self._used += 1
-            return True
-
-    def give(self) -> tuple[Work, Group] | None:
-        """A row is done; a group that may go on."""
-        with self._lock:
-            self._used -= 1
-            return self._starved.popleft() if self._starved and self._used < self._most else None
-
-
 class Rows:
     """Moves rows from step to step.
 
     Args:
         most: rows below requests that may be live at once.
+        host: who runs the engine.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, host: Host) -> None:
         self._room = Room(most)
+        self._host = host
 
     def begin(self, work: Work, mark: float) -> Moved:
         """The first tasks of a request."""
@@ -87,17 +66,29 @@ class Rows:
         """A task will not be run: its request has its verdict."""
         return _Move(self._room, task.work, task.mark).run(lambda _: None, task)
 
-    def pump(self, task: Task) -> Moved:
-        """Open further rows of a task's group; its source may run somebody's code: call it on the pool."""
+    def pump(self, task: Task, leash: Leash, follow: Callable[[list[Task]], None]) -> Moved:
+        """Open further rows of a task's group; its source may run somebody's code: call it on a pool.
+
+        ``follow`` takes what is to be done for each row at once: the source may take its time for the next. It may
+        also be endless, with no row that ever comes to a stage: so it is here that the deadline counts, and that a
+        process which stops is noticed.
+
+        Raises:
+            GivenUp: the source took too long for one row; see ``abandon``.
+        """
         group, work = task.group, task.work
         assert group is not None  # noqa: S101  (that is what such a task has)
         move = _Move(self._room, work, task.mark)
         with work.lock:
             if group.source is None or group.pumping:
-                return Moved([])
+                move.pass_on()
+                return move.moved(ended=False)
             group.pumping = True
-        while True:
+        while not self._host.stop.is_set():
+            late = self._host.late(work)
             with work.lock:
+                if late is not None:
+                    move.fail(late)
                 source = None if work.over else group.source
                 if source is None:
                     return move.finish(group)
@@ -105,16 +96,30 @@ class Rows:
                     group.pumping = False
                     return move.moved(ended=False)
                 group.live += 1  # held for the row that is being made
+            leash.begin((task,))
             try:
-                value, error = next(source, _END), None
+                value, error = contained(next, source, _END), None
             except Exception as raised:  # noqa: BLE001  (somebody's generator)
                 value, error = _END, raised
+            leash.end()
             with work.lock:
                 if value is _END:
                     group.live -= 1
                     move.give()
                     return move.finish(group, error)
                 move.open(group, value)
+            follow(move.tasks())
+        return Moved([])
+
+    def abandon(self, task: Task) -> Moved:
+        """The source of a task's group never answered: its request has its verdict, and the rest goes without it."""
+        group = task.group
+        assert group is not None  # noqa: S101  (that is what such a task has)
+        move = _Move(self._room, task.work, task.mark)
+        with task.work.lock:
+            group.live -= 1
+            move.give()
+            return move.finish(group)
 
 
 class _Move:
@@ -136,12 +141,18 @@ class _Move:
                 self._try(lambda: change(self))
             return self.moved(ended=self._leave(row))
 
+    def tasks(self) -> list[Task]:
+        """What is to be done so far."""
+        tasks, self._tasks = self._tasks, []
+        return tasks
+
     def finish(self, group: Group, error: Exception | None = None) -> Moved:
         """No more rows come to a group."""
         if error is not None:
-            self._fail(error)
+            self.fail(error)
         group.pumping = False
         group.source = None
+        self.pass_on()
         return self.moved(ended=not group.live and self._close(group))
 
     def moved(self, *, ended: bool) -> Moved:
@@ -154,9 +165,9 @@ class _Move:
         try:
             change()
         except Exception as error:  # noqa: BLE001  (an inline step is somebody's code)
-            self._fail(error)
+            self.fail(error)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """The request is over; what is under way for it still has to come to its end, without doing anything."""
         if not self._work.over:
             self._work.over, self._error = True, error
@@ -178,14 +189,14 @@ class _Move:
                 return
         if step.does == "gather":
             assert row.group is not None  # noqa: S101  (the definition was checked for it)
-            row.group.gathered.setdefault(step.number, []).append(row)
+            row.group.gathered.setdefault(step.number, []).append((row.index, read(row, step)))
         elif step.stage is None:
             self._go_on(row, step)
         elif step.inline:
             values = read(row, step)
             for place in step.frees:
                 row.values[place] = None
-            self.apply(row, step, step.stage.runs[0](*values))
+            self.apply(row, step, unnoted(self._work, contained(step.stage.runs[0], *values)))
         else:
             row.pending += 1
             self._tasks.append(Task(self._work, row, step, self._mark))
@@ -247,7 +258,7 @@ class _Move:
         self._leave(row)
 
     def _start(self, row: Row, step: Step, value: Any) -> None:
-        _write(row, step, value)
+        _write(row, step, unnoted(self._work, value))
         self._go_on(row, step)
 
     def _close(self, group: Group) -> bool:
@@ -258,8 +269,7 @@ class _Move:
         return self._leave(group.row)
 
     def _gather(self, group: Group, step: Step) -> None:
-        rows = sorted(group.gathered.pop(step.number, ()), key=lambda row: row.index)
-        found = [read(row, step) for row in rows]
+        found = [values for _, values in sorted(group.gathered.pop(step.number, ()), key=lambda one: one[0])]
         for number, place in enumerate(step.writes):
             group.row.values[place] = [values[number] for values in found]
         self._go_on(group.row, step)
@@ -280,7 +290,14 @@ class _Move:
 
     def give(self) -> None:
         """A row below has made room; a group of any request may go on, on the pool: it needs its own lock."""
-        if (waiting := self._room.give()) is not None:
+        self._wake(self._room.give())
+
+    def pass_on(self) -> None:
+        """What was woken for room that it does not take; as ``give``."""
+        self._wake(self._room.following())
+
+    def _wake(self, waiting: tuple[Work, Group] | None) -> None:
+        if waiting is not None:
             work, group = waiting
             self._tasks.append(Task(work, group.row, group.step, self._mark, group))
 

@@ -79,8 +79,10 @@ class Stages:
             return OpenStage(None, self._each(name, (does,) * count, options), None)
         place = options.at(dataclasses.replace(self._place, model=model))
         if not isinstance(does, BatchOperator):
-            runs = tuple(cast("Callable[..., Any]", does.open(place)) for _ in range(count))
-            return OpenStage(None, self._each(name, runs, options), does)
+            runs = tuple(does.open(place) for _ in range(count))
+            if not all(map(callable, runs)):
+                raise ValueError(f"{name}: open gave {type(runs[0]).__name__} and no function; see BatchOperator")
+            return OpenStage(None, self._each(name, cast("Any", runs), options), does)
         return self._batch(name, does, options, [does.open(place) for _ in range(count)], place)
 
     @staticmethod
@@ -94,8 +96,9 @@ class Stages:
     ) -> OpenStage:
         first = opened[0]
         resource = f"device:{place.device}" if does.resource == "device" else does.resource
-        if (options.instances, options.timeout) != (None, None) and not resource.startswith("store"):
-            resource = f"stage:{name}"
+        if (options.instances, options.timeout) != (None, None):
+            # Threads of its own: those that it would share have not as many copies of the other stages.
+            resource = f"{resource}:{name}" if resource.startswith("store") else f"stage:{name}"
         prepare = None
         if first.prepare is not None:
             prepare = EachStage(self._unused(does.prepares or f"{name}.prepare"), (first.prepare,), chunk=first.chunk)

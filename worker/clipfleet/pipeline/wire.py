@@ -26,8 +26,14 @@ def outputs_of(program: Program, rows: Sequence[Sequence[Any]]) -> dict[str, Any
 
 
 def to_wire(value: Any) -> Any:
-    """A value as msgpack carries it: arrays as ``{dtype, shape, data}`` with little-endian data, and so on inwards."""
+    """A value as msgpack carries it: arrays as ``{dtype, shape, data}`` with little-endian data, and so on inwards.
+
+    Raises:
+        TypeError: an array of objects: its bytes are addresses.
+    """
     if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise TypeError("an array of Python objects")
         little = value.astype(value.dtype.newbyteorder("<"), copy=False)
         return {
             "dtype": f"{value.dtype.kind}{value.dtype.itemsize}",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from clipfleet.pipeline.program import Program, Step
     from clipfleet.schemas.request import Request
 
-__all__ = ["Group", "Row", "Task", "Work"]
+__all__ = ["Group", "Row", "Task", "Work", "read"]
 
 
 class Row:
@@ -54,11 +54,12 @@ class Group:
         lazy: whether asking it for one runs somebody's code.
         count: rows so far.
         live: rows that are not done.
-        gathered: by gathering step, the rows that came to it.
+        gathered: by gathering step, the number and the values of each row that came to it.
         pumping: whether somebody is asking the source right now.
+        starved: whether it waits for room; the ``Room``'s own.
     """
 
-    __slots__ = ("count", "gathered", "lazy", "live", "pumping", "row", "source", "step")
+    __slots__ = ("count", "gathered", "lazy", "live", "pumping", "row", "source", "starved", "step")
 
     def __init__(self, row: Row, step: Step, source: Iterator[Any], *, lazy: bool) -> None:
         self.row = row
@@ -67,8 +68,9 @@ class Group:
         self.lazy = lazy
         self.count = 0
         self.live = 0
-        self.gathered: dict[int, list[Row]] = {}
+        self.gathered: dict[int, list[tuple[int, list[Any]]]] = {}
         self.pumping = False
+        self.starved = False
 
 
 class Work:

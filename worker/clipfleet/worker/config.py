@@ -38,7 +38,7 @@ class WorkerConfig:
         max_queue_bytes: most payload bytes on the whole queue.
         lease_ms: how long a delivered entry is a worker's without renewal.
         max_deliveries: how often an entry is run at most.
-        max_run_s: a model call older than this is taken for hung and its process is killed.
+        max_run_s: a call of a stage without a timeout that is older than this is taken for hung; its process ends.
         grace_s: how long a shutdown may take before what is left is killed.
         processes: worker processes; None = one per device.
         devices: ``auto``, or a comma-separated list such as ``cuda:0,cuda:1`` or ``cpu``.

@@ -71,7 +71,12 @@ class Context:
     def _outcome(self, work: Work, rows: list[tuple[Any, ...]]) -> Outcome:
         work.timing["age"] = round((time.monotonic() - work.enqueued_at) * 1000.0, 3)
         model = self.fingerprint if work.program.of_model else ""
-        return Outcome(work.entry, None, outputs_of(work.program, rows), model, work.notes, work.timing)
+        try:
+            outputs = outputs_of(work.program, rows)
+        except Exception as unfit:  # noqa: BLE001  (values of somebody's code: a list in itself, an array of objects)
+            text = f"the outputs cannot be sent: {type(unfit).__name__}: {unfit}"
+            return Outcome(work.entry, error_for(ErrorCode.INTERNAL, text, request_id=work.request.id))
+        return Outcome(work.entry, None, outputs, model, work.notes, work.timing)
 
     def to_store(self, works: Iterable[Work]) -> None:
         """They take no room on the device any more."""

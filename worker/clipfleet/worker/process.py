@@ -79,7 +79,11 @@ class Process:
             fingerprint=assembled.served.fingerprint,
         )
         self._engine = Engine(
-            assembled.served, self._context, threads=assembled.decode_threads, rows=4 * config.max_batch_size
+            assembled.served,
+            self._context,
+            threads=assembled.decode_threads,
+            rows=4 * config.max_batch_size,
+            most_s=config.max_run_s,
         )
         self._intake = Intake(config, self._context, self._engine)
 

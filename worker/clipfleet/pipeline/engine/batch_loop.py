@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Self
 
+from clipfleet.pipeline.engine.leash import Leash
+from clipfleet.pipeline.foreign import contained
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -60,8 +63,7 @@ class BatchLoop:
         self._advance = advance
         self._drop = drop
         self._gate = host.gate(name)
-        self.call: tuple[float, Sequence[Task]] | None = None
-        self.abandoned = False
+        self.leash = Leash()
         self._batch: Batch[Task] | None = None
         self._running: Sequence[Task] = ()
 
@@ -70,10 +72,11 @@ class BatchLoop:
         stages, host = self._stages, self._host
         return type(self)(self.name, self._instance, self._group, stages, host, self._advance, self._drop)
 
-    def release(self) -> None:
+    def release(self, tasks: Sequence[Task]) -> None:
         """The batch of a call that never ended is no longer with the stage."""
         if self._batch is not None:
             self._batch.done()
+        self._drop(tasks)
 
     def run(self) -> None:
         """The thread's loop; ends when the group is closed."""
@@ -95,11 +98,11 @@ class BatchLoop:
         began = time.monotonic()
         waited = [began - task.came for task in tasks] if observer is not None else []
         # If it hangs, the whole batch is lost with its thread, also what had its values before the batch was halved.
-        self.call = (began, self._running or tasks)
+        self.leash.begin(self._running or tasks)
         try:
-            values = stage.runs[self._instance](*columns_of(tasks))
+            values: Sequence[Any] = contained(stage.runs[self._instance], *columns_of(tasks))
         finally:
-            self.call = None
+            self.leash.end()
         if observer is not None:
             ids = [task.work.request.id for task in tasks]
             observer.ran(stage.name, self.name, began, time.monotonic(), len(tasks), ids, waited)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from clipfleet.batching import Closed
 from clipfleet.pipeline.engine.batch_loop import BatchLoop, works_of
 from clipfleet.pipeline.engine.isolate import Isolator
+from clipfleet.pipeline.engine.leash import GivenUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,13 +31,13 @@ class DeviceLoop(BatchLoop):
 
     def run(self) -> None:
         """The thread's loop; ends when the group is closed."""
-        while not self.abandoned:
-            try:
+        try:
+            while True:
                 taken = self._group.take()
-            except Closed:
-                return
-            if taken is not None:
-                self._run_batch(*taken)
+                if taken is not None:
+                    self._run_batch(*taken)
+        except (Closed, GivenUp):
+            return
 
     def _run_batch(self, name: str, batch: Batch[Task]) -> None:
         tasks = self._kept(batch.items, self._gate.wanted([work for work in works_of(batch.items) if not work.over]))
@@ -45,8 +46,6 @@ class DeviceLoop(BatchLoop):
             task.lap("wait")
             task.work.notes["batch_size"] = len(tasks)
         values = self._isolators[name](tasks) if tasks else []
-        if self.abandoned:
-            return
         for task in tasks:
             task.lap("run")
         # What was dropped first was not run: the cost model must not learn from it.

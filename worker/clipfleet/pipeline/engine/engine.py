@@ -13,6 +13,7 @@ Each structure has one owner; tasks move from one to the next and are never shar
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import BatcherGroup, Closed, Lane
@@ -21,18 +22,18 @@ from clipfleet.pipeline.engine.guard import start_thread
 from clipfleet.pipeline.engine.incident import incident
 from clipfleet.pipeline.engine.pool import Pool, PoolThread
 from clipfleet.pipeline.engine.store_loop import StoreLoop
-from clipfleet.pipeline.engine.watchdog import Watchdog
+from clipfleet.pipeline.engine.watchdog import Watch, Watchdog
+from clipfleet.pipeline.foreign import unnoted
 from clipfleet.pipeline.rows import Moved, Rows
 from clipfleet.pipeline.stage import SHARED, BatchStage, EachStage
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterable, Sequence
 
     from clipfleet.batching import BatcherStats
     from clipfleet.pipeline.engine.host import Host
-    from clipfleet.pipeline.engine.watchdog import Watched
+    from clipfleet.pipeline.engine.leash import Leash
     from clipfleet.pipeline.program import Served, Step
     from clipfleet.pipeline.work import Row, Task, Work
 
@@ -49,16 +50,20 @@ class Engine:
         host: who runs it.
         threads: size of the shared pool.
         rows: rows below requests that may be live at once.
+        most_s: seconds after which a call that has no timeout and holds a pool's thread ends it all; None: never.
     """
 
-    def __init__(self, served: Served, host: Host, *, threads: int, rows: int = 256) -> None:
+    def __init__(
+        self, served: Served, host: Host, *, threads: int, rows: int = 256, most_s: float | None = None
+    ) -> None:
         self.served = served
         self._host = host
-        self._rows = Rows(rows)
+        self._rows = Rows(rows, host)
         self._groups: dict[str, BatcherGroup] = {}
         self._batchers: dict[BatchStage, Any] = {}
         self._pools = {SHARED: self._pool(SHARED, threads)}
-        self._watched: list[tuple[Watched, float]] = []
+        self._watched: list[Watch] = []
+        self._most_s = most_s
         resources: dict[str, list[BatchStage]] = {}
         for stage in served.stages:
             if isinstance(stage, BatchStage):
@@ -73,14 +78,28 @@ class Engine:
             for pool in self._pools.values()
             for number in range(pool.size)
         ]
-        self._threads: list[threading.Thread] = []
+        self._stopped = threading.Event()
+        self._watchdog: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the threads."""
-        crashed = self._host.crashed
-        self._threads = [start_thread(loop.name, loop.run, crashed) for loop in self._loops]
+        started, self._loops = self._loops, []
+        for loop in started:
+            self._start(loop)
         if self._watched:
-            start_thread("watchdog", Watchdog(self._watched, self._host, self._drop).run, crashed)
+            watchdog = Watchdog(self._watched, self._host, self._start, self._stopped)
+            self._watchdog = start_thread("watchdog", watchdog.run, self._host.crashed)
+
+    def _start(self, loop: Any) -> None:
+        self._loops.append(loop)
+
+        def run() -> None:
+            try:
+                loop.run()
+            finally:
+                loop.leash.ended.set()
+
+        start_thread(loop.name, run, self._host.crashed)
 
     def stop(self) -> None:
         """Finish what runs, drop what waits (a worker's leases are still held: it hands it back), and return."""
@@ -88,11 +107,16 @@ class Engine:
             group.close(drain=False)
         for pool in self._pools.values():
             pool.stop()
-        hung = {loop.name for loop in self._loops if loop.abandoned}
-        for thread in self._threads:
-            if thread.name not in hung:
-                thread.join()
+        self._wait()
+        self._stopped.set()
+        if self._watchdog is not None:
+            self._watchdog.join()
+        self._wait()  # for who took a hung one's place in the very last moment
         self.served.close()
+
+    def _wait(self) -> None:
+        for loop in self._loops:  # it may grow meanwhile
+            loop.leash.ended.wait()
 
     @property
     def store_troubled(self) -> bool:
@@ -120,7 +144,8 @@ class Engine:
         finished: list[tuple[Work, list[Any]]] = []
         following: list[Task] = []
         watching = self._host.observer is not None and self._host.observer.values
-        for task, value in zip(tasks, values, strict=True):
+        for task, given in zip(tasks, values, strict=True):
+            value = unnoted(task.work, given)
             if watching:
                 self._tell(task, value)
             if isinstance(value, RequestFailed):
@@ -148,8 +173,11 @@ class Engine:
             following += self._rows.drop(task).tasks
         self._schedule(following)
 
-    def _moved(self, task: Task, moved: Moved) -> None:
-        self._schedule(self._heeded(task.work, moved))
+    def _pump(self, task: Task, leash: Leash) -> None:
+        self._schedule(self._heeded(task.work, self._rows.pump(task, leash, self._schedule)))
+
+    def _abandon(self, task: Task) -> None:
+        self._schedule(self._rows.abandon(task).tasks)
 
     def _heeded(self, work: Work, moved: Moved) -> list[Task]:
         """What follows, after the host was told if that was all."""
@@ -179,7 +207,7 @@ class Engine:
         for task in tasks:
             stage = task.step.stage
             if task.group is not None:
-                self._pools[SHARED].put(None, [task])
+                self._pools[stage.pool if isinstance(stage, EachStage) else SHARED].put(None, [task])
             elif isinstance(stage, BatchStage):
                 # From the stage that prepared it it comes with the ticket that was announced for it there.
                 before = (announced or {}).pop((task.row, task.step), None)
@@ -242,7 +270,7 @@ class Engine:
     # Making -------------------------------------------------------------------------------------------------------
 
     def _pool(self, name: str, size: int) -> Pool:
-        return Pool(name, size, self._host, self._advance, self._rows.pump, self._moved, self._drop)
+        return Pool(name, size, self._host, self._advance, self._pump, self._abandon, self._drop)
 
     def _timeout_of(self, pool: Pool) -> float | None:
         stages = (one for one in self.served.stages if isinstance(one, EachStage) and one.pool == pool.name)
@@ -260,6 +288,8 @@ class Engine:
         ]
 
     def _timed(self, loop: Any, timeout: float | None) -> Any:
-        if timeout is not None and not isinstance(loop, StoreLoop):
-            self._watched.append((loop, timeout))
+        if timeout is not None:
+            self._watched.append(Watch(loop, timeout))
+        elif self._most_s is not None and isinstance(loop, PoolThread):
+            self._watched.append(Watch(loop, self._most_s, alone=False))
         return loop

@@ -12,10 +12,11 @@ __all__ = ["incident"]
 log = logging.getLogger(__name__)
 
 
-def incident(error: BaseException, code: ErrorCode, request_id: str) -> RequestFailed:
-    """Log ``error`` with its traceback, and return what the caller may know of it."""
-    number = secrets.token_hex(4)
-    log.error("incident %s: request %s ended in %s", number, request_id, type(error).__name__, exc_info=error)
+def incident(error: BaseException, code: ErrorCode, request_id: str, stage: str = "") -> RequestFailed:
+    """Log ``error`` with its traceback and the stage that it comes from, and return what the caller may know of it."""
+    number, kind = secrets.token_hex(4), type(error).__name__
+    where = f" in stage {stage!r}" if stage else ""
+    log.error("incident %s: request %s ended in %s%s", number, request_id, kind, where, exc_info=error)
     failed = error_for(code, f"{code.meaning} (incident {number})", request_id=request_id)
     failed.__cause__ = error  # for a caller in this very process
     return failed

@@ -55,6 +55,9 @@ class Isolator:
     def _attempt(self, batch: Sequence[Task]) -> list[Any]:
         try:
             values = self._run(batch)
+            wrong = _wrong(batch[0], values)
+            if wrong is not None:
+                return [wrong] * len(batch)
             if len(values) != len(batch):
                 raise error_for(ErrorCode.MODEL_FAILED, f"{len(values)} outputs for {len(batch)} inputs")
             return [self._verdict(task, value) for task, value in zip(batch, values, strict=True)]
@@ -65,7 +68,7 @@ class Isolator:
     def _verdict(task: Task, value: Any) -> Any:
         """An exception in an item's place is about that item."""
         if isinstance(value, Exception) and not isinstance(value, RequestFailed):
-            return incident(value, ErrorCode.MODEL_FAILED, task.work.request.id)
+            return incident(value, ErrorCode.MODEL_FAILED, task.work.request.id, task.step.name)
         return value
 
     def _failed(self, batch: Sequence[Task], error: Exception) -> list[Any]:
@@ -80,4 +83,20 @@ class Isolator:
             return [error_for(ErrorCode.OUT_OF_MEMORY, "the device has no memory for this item alone")]
         if isinstance(error, RequestFailed):
             return [error]
-        return [incident(error, ErrorCode.MODEL_FAILED, batch[0].work.request.id)]
+        return [incident(error, ErrorCode.MODEL_FAILED, batch[0].work.request.id, batch[0].step.name)]
+
+
+def _wrong(task: Task, values: Any) -> RequestFailed | None:
+    """The verdict on outputs that are no list of one per item: smaller batches would not make them one.
+
+    A tuple for several columns is most likely one list per column: with as many items as columns it would pass for
+    outputs, each item with the values of others.
+    """
+    name = type(values).__name__
+    if isinstance(values, str | bytes | dict | set | frozenset) or not hasattr(values, "__len__"):
+        text = f"stage {task.step.name!r} gave {name} and no list with an output for each item"
+    elif isinstance(values, tuple) and len(task.step.writes) > 1:
+        text = f"stage {task.step.name!r} gave {name} and no list with a tuple of its columns for each item"
+    else:
+        return None
+    return error_for(ErrorCode.MODEL_FAILED, text)

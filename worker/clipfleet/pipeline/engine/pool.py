@@ -6,15 +6,16 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any
 
-from clipfleet.operators.operator import Item, Noted, current
+from clipfleet.operators.operator import Item, current
 from clipfleet.pipeline.engine.incident import incident
+from clipfleet.pipeline.engine.leash import GivenUp, Leash
+from clipfleet.pipeline.foreign import contained
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clipfleet.pipeline.engine.host import Host
-    from clipfleet.pipeline.rows import Moved
     from clipfleet.pipeline.stage import EachStage
     from clipfleet.pipeline.work import Task
 
@@ -32,7 +33,7 @@ class Pool:
         host: who runs the engine.
         advance: takes outcomes of tasks.
         pump: asks a task's source for more rows.
-        moved: takes what came of that.
+        abandon: takes the task of a source that never answered.
         drop: takes tasks whose request has its verdict.
     """
 
@@ -42,8 +43,8 @@ class Pool:
         size: int,
         host: Host,
         advance: Callable[[Sequence[Task], Sequence[Any]], None],
-        pump: Callable[[Task], Moved],
-        moved: Callable[[Task, Moved], None],
+        pump: Callable[[Task, Leash], None],
+        abandon: Callable[[Task], None],
         drop: Callable[[Sequence[Task]], None],
     ) -> None:
         self.name = name
@@ -51,7 +52,7 @@ class Pool:
         self.host = host
         self.advance = advance
         self.pump = pump
-        self.moved = moved
+        self.abandon = abandon
         self.drop = drop
         self.jobs: queue.SimpleQueue[tuple[EachStage | None, list[Task]] | None] = queue.SimpleQueue()
         self.stopping = False
@@ -79,29 +80,36 @@ class PoolThread:
         self.pool = pool
         self.instance = instance
         self.name = f"{pool.name or 'prepare'}-{instance}"
-        self.call: tuple[float, Sequence[Task]] | None = None
-        self.abandoned = False
+        self.leash = Leash()
 
     def again(self) -> PoolThread:
         """Another one in its place."""
         return PoolThread(self.pool, self.instance)
 
-    def release(self) -> None:
-        """Nothing of a hung call has to be given back."""
+    def release(self, tasks: Sequence[Task]) -> None:
+        """A step is dropped; a source of rows is left to itself."""
+        for task in tasks:
+            if task.group is None:
+                self.pool.drop([task])
+            else:
+                self.pool.abandon(task)
 
     def run(self) -> None:
         """The thread's loop."""
         pool = self.pool
-        while not self.abandoned and (job := pool.jobs.get()) is not None:
-            if pool.stopping:
-                continue
-            stage, tasks = job
-            if stage is None:
-                for task in tasks:
-                    current.item = Item(task.work.request.id, task.work.deadline)
-                    pool.moved(task, pool.pump(task))
-            else:
-                self._run(stage, tasks)
+        try:
+            while (job := pool.jobs.get()) is not None:
+                if pool.stopping:
+                    continue
+                stage, tasks = job
+                if stage is None:
+                    for task in tasks:
+                        current.item = Item(task.work.request.id, task.work.deadline)
+                        pool.pump(task, self.leash)
+                else:
+                    self._run(stage, tasks)
+        except GivenUp:
+            return
 
     def _run(self, stage: EachStage, tasks: Sequence[Task]) -> None:
         """A chunk saves waking a thread for each item; it must not keep finished ones from a batch."""
@@ -113,8 +121,6 @@ class PoolThread:
                 self.pool.drop([task])
                 continue
             value = self._one(stage, task)
-            if self.abandoned:
-                return
             done.append(task)
             values.append(value)
             if time.monotonic() - since > CHUNK_S:
@@ -132,24 +138,16 @@ class PoolThread:
         task.lap("queue")
         current.item = Item(work.request.id, work.deadline)
         began = task.mark
-        self.call = (began, (task,))
+        self.leash.begin((task,))
         try:
             host.hooks.before_prepare(work)
-            value = stage.runs[self.instance if len(stage.runs) > 1 else 0](*task.inputs())
+            value = contained(stage.runs[self.instance if len(stage.runs) > 1 else 0], *task.inputs())
         except RequestFailed as verdict:
             value = verdict
         except Exception as unforeseen:  # noqa: BLE001  (foreign code on foreign bytes)
-            value = incident(unforeseen, ErrorCode.INTERNAL, work.request.id)
-        self.call = None
+            value = incident(unforeseen, ErrorCode.INTERNAL, work.request.id, stage.name)
+        self.leash.end()
         task.lap("prepare")
         if host.observer is not None:
             host.observer.ran(stage.name, self.name, began, task.mark, 1, [work.request.id], [began - came])
-        return unnoted(task, value)
-
-
-def unnoted(task: Task, value: Any) -> Any:
-    """A value without its notes, which go to the request."""
-    if isinstance(value, Noted):
-        task.work.notes.update(value.notes)
-        return value.value
-    return value
+        return value

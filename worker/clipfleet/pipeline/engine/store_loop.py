@@ -101,7 +101,7 @@ class StoreLoop(BatchLoop):
         except RequestFailed as error:
             return [error] * len(tasks)
         except Exception as unforeseen:  # noqa: BLE001  (foreign code; the row may have been written)
-            return [incident(unforeseen, ErrorCode.STORE_FAILED, work.request.id) for work in works]
+            return [incident(unforeseen, ErrorCode.STORE_FAILED, work.request.id, name) for work in works]
         return values
 
     def _in_time(self, works: Sequence[Any]) -> list[Any]:

@@ -8,40 +8,40 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from clipfleet.pipeline.engine.guard import start_thread
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from clipfleet.pipeline.engine.host import Host
+    from clipfleet.pipeline.engine.leash import Call, Leash
     from clipfleet.pipeline.work import Task
 
-__all__ = ["GiveUp", "Watchdog", "Watched"]
+__all__ = ["GiveUp", "Watch", "Watchdog", "Watched"]
 
 log = logging.getLogger(__name__)
 MOST_ABANDONED = 32
 
 
 class GiveUp(RuntimeError):
-    """Too many threads hang."""
+    """Too many threads hang, or one that all need."""
 
 
 class Watched(Protocol):
     """A thread's loop that can be given up."""
 
     name: str
-    call: tuple[float, Sequence[Task]] | None
-    abandoned: bool
+    leash: Leash
 
     def again(self) -> Watched:
         """Another one in its place."""
         ...
 
-    def release(self) -> None:
-        """Give back what the hung call held of the engine's."""
+    def release(self, tasks: Sequence[Task]) -> None:
+        """Give back what the hung call held of the engine's; its tasks have their verdict."""
         ...
 
     def run(self) -> None:
@@ -49,37 +49,58 @@ class Watched(Protocol):
         ...
 
 
+class Watch(NamedTuple):
+    """What is watched.
+
+    Attributes:
+        loop: of a thread.
+        most_s: that a call of it may take.
+        alone: whether only the call's items end with it; else the process does, which nothing but that frees.
+    """
+
+    loop: Watched
+    most_s: float
+    alone: bool = True
+
+
 class Watchdog:
-    """Looks after loops whose stage has a ``timeout``; a thread of its own.
+    """Looks after loops whose calls have an end; a thread of its own.
 
     Args:
-        loops: with the seconds that a call may take.
+        loops: which, and how long.
         host: who runs the engine.
-        drop: takes tasks whose request has its verdict.
+        start: starts the thread of a loop.
+        stopped: set when all threads have ended: until then a call that hangs must not keep them from ending.
     """
 
     def __init__(
-        self, loops: Sequence[tuple[Watched, float]], host: Host, drop: Callable[[Sequence[Task]], None]
+        self,
+        loops: Sequence[Watch],
+        host: Host,
+        start: Callable[[Watched], None],
+        stopped: threading.Event,
     ) -> None:
         self._loops = list(loops)
         self._host = host
-        self._drop = drop
+        self._start = start
+        self._stopped = stopped
         self._abandoned = 0
-        self._every_s = min(timeout for _, timeout in loops) / 4
+        self._every_s = min(watch.most_s for watch in loops) / 4
 
     def run(self) -> None:
-        """The thread's loop; ends when the host stops."""
-        while not self._host.stop.wait(self._every_s):
-            for place, (loop, timeout) in enumerate(self._loops):
-                call = loop.call
-                if call is not None and time.monotonic() - call[0] > timeout:
-                    self._loops[place] = (self._replace(loop, call[1], timeout), timeout)
+        """The thread's loop; ends when all others have."""
+        while not self._stopped.wait(self._every_s):
+            for place, watch in enumerate(self._loops):
+                call = watch.loop.leash.call
+                if call is not None and time.monotonic() - call.began > watch.most_s:
+                    if not watch.alone:
+                        raise GiveUp(f"stage {call.tasks[0].step.name!r} took longer than {watch.most_s:g} s")
+                    self._loops[place] = watch._replace(loop=self._replace(watch.loop, call, watch.most_s))
 
-    def _replace(self, loop: Watched, tasks: Sequence[Task], timeout: float) -> Watched:
-        loop.abandoned = True
-        if loop.call is None:  # it ended in this very moment
-            loop.abandoned = False
+    def _replace(self, loop: Watched, call: Call, timeout: float) -> Watched:
+        if not loop.leash.give_up(call):  # it ended in this very moment
             return loop
+        tasks = call.tasks
         self._abandoned += 1
         if self._abandoned > MOST_ABANDONED:
             raise GiveUp(f"{self._abandoned} calls never ended; the last one by {loop.name}")
@@ -87,8 +108,8 @@ class Watchdog:
         verdict = f"stage {tasks[0].step.name!r} took longer than {timeout:g} s"
         failures = [(task.work, error_for(ErrorCode.MODEL_FAILED, verdict)) for task in tasks if task.work.claim()]
         self._host.failed(failures)
-        self._drop(tasks)
-        loop.release()
+        loop.release(tasks)
         following = loop.again()
-        start_thread(following.name, following.run, self._host.crashed)
+        self._start(following)
+        loop.leash.ended.set()
         return following
