@@ -75,9 +75,9 @@ class Indexer:
             CLIPFLEET_REDIS_URL=redis_url, CLIPFLEET_QUEUE=queue, CLIPFLEET_MILVUS_URI=milvus_uri
         )
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "clipfleet.cli", "index", "pics", "shard.tar", "--json"],
+            [sys.executable, "-m", "clipfleet.cli", "index", "pics", "shard.tar", "--json", *args],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -104,10 +104,10 @@ class Indexer:
         with Manifest(path) as manifest:
             return {id_ for page in manifest.done() for id_ in page}
 
-    def finish(self, meanwhile: Callable[[], None] | None = None) -> tuple[list[str], dict[str, Any]]:
+    def finish(self, *args: str, meanwhile: Callable[[], None] | None = None) -> tuple[list[str], dict[str, Any]]:
         """Run to the end, with something done twice on the way; the ids that were told, and the summary."""
         told: list[str] = []
-        with self.start() as process:
+        with self.start(*args) as process:
             assert process.stdout is not None
             for _ in range(2 if meanwhile is not None else 0):
                 told += [process.stdout.readline() for _ in range(60)]
@@ -178,4 +178,13 @@ def test_killed_ten_times_and_its_worker_twice_each_picture_is_indexed_once_and_
     with Client(redis_server.url, queue=keys.queue, timeout=60) as client:
         changed = client.embed_image(picture(4711)).vector
     assert float(np.asarray(row.vector) @ np.asarray(changed)) == pytest.approx(1, abs=1e-4)
+    # and one that has left leaves the collection when asked
+    (tmp_path / "pics" / "0008.png").unlink()
+    (tmp_path / "pics" / "0009.png").unlink()
+    assert indexer.finish()[1]["found"] == FILES + MEMBERS - 2
+    assert store.count("images") == FILES + MEMBERS
+    _, summary = indexer.finish("--sync")
+    assert (summary["said"][0], summary["reconciled"]) == ("2 that have left were taken out", True)
+    assert store.count("images") == FILES + MEMBERS - 2
+    assert store.present("images", ["0007.png", "0008.png", "0009.png", "shard/0000"]) == {"0007.png", "shard/0000"}
     store.close()

@@ -99,7 +99,7 @@ def no_clock(monkeypatch):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestMachine.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Final, Self
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.index import Manifest, ManifestError, ManifestHeld, Meter, Sending, open_sources
 from clipfleet.index.sinks import SinkError
+from clipfleet.index.sync import Visited
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Plan:
         reconcile: whether to compare the store with the manifest at the end.
         files: where vectors go instead of the collection; None = there is none.
         processes: how many read, shrink and send.
+        sync: whether rows of pictures that have left the sources are deleted.
     """
 
     sending: Sending = field(default_factory=Sending)
@@ -67,6 +69,7 @@ class Plan:
     reconcile: bool = False
     files: Files | None = None
     processes: int = 1
+    sync: bool = False
 
 
 def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], plan: Plan) -> int:
@@ -98,7 +101,7 @@ def _manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
     except ManifestHeld as error:
         raise CliError(str(error), hint="Wait for it, or stop it: the same command then goes on.") from None
     except ManifestError as error:
-        if plan.named or plan.files is not None:
+        if plan.named or plan.sync or plan.files is not None:
             raise
         run.out.note(f"{error}; this run cannot be resumed (--manifest FILE names another place)")
         return None
@@ -131,6 +134,9 @@ class _Indexing:
         run = self._run
         tally = Tally(run.out)
         with ExitStack() as stack:
+            visited = stack.enter_context(Visited()) if self._plan.sync else None
+            if visited is not None:
+                sources = visited.over(sources)
             client = stack.enter_context(self._client())
             with ExitStack() as shown:
                 failures = shown.enter_context(_Failures(self._failures_file()))
@@ -150,12 +156,21 @@ class _Indexing:
                     self._interrupted(sink)
                     raise
             sink.end()
-            verdict = self._reconciled(client, sources) if not report.stopped else None
-        _summary(run, report, self._where, verdict)
+            verdicts = [self._synced(visited, report)] if visited is not None else []
+            verdicts += [self._reconciled(client, sources)] if not report.stopped else []
+        found = [verdict for verdict in verdicts if verdict is not None]
+        _summary(run, report, self._where, found)
         code = tally.end()
         if report.stopped or (not report.indexed and not report.earlier and not code):
             return Exit.FAILED
-        return code or (Exit.PARTIAL if verdict is not None and verdict.agrees is False else Exit.OK)
+        return code or (Exit.PARTIAL if any(verdict.agrees is False for verdict in found) else Exit.OK)
+
+    def _synced(self, visited: Visited, report: Report) -> Verdict | None:
+        from clipfleet.cli.syncing import sync_run  # noqa: PLC0415
+
+        if self._manifest is None:
+            return None
+        return sync_run(self._settings, self._plan.sending.collection, self._manifest, visited, report)
 
     def _client(self) -> AbstractContextManager[Client | Processes]:
         from clipfleet.cli.client import connect, connect_many  # noqa: PLC0415
@@ -296,7 +311,7 @@ class _Sink:
             self._out.note(f"and {more} more; {where} lists them all")
 
 
-def _summary(run: Run, report: Report, where: str, verdict: Verdict | None) -> None:
+def _summary(run: Run, report: Report, where: str, verdicts: Sequence[Verdict]) -> None:
     codes = ", ".join(f"{count} {code}" for code, count in report.failed.most_common())
     earlier = f", {report.earlier} of them earlier," if report.earlier else ""
     text = (
@@ -313,8 +328,7 @@ def _summary(run: Run, report: Report, where: str, verdict: Verdict | None) -> N
         text += f"; {report.duplicates} duplicate{'s' if report.duplicates > 1 else ''} not sent again"
     if report.skipped:
         text += f"; {report.skipped} other file{'s' if report.skipped > 1 else ''} skipped"
-    if verdict is not None:
-        text += f"; {verdict.text}"
+    text += "".join(f"; {verdict.text}" for verdict in verdicts)
     if run.out.json_lines or not run.out.is_terminal:
         run.out.log().info(
             "indexed",
@@ -327,7 +341,8 @@ def _summary(run: Run, report: Report, where: str, verdict: Verdict | None) -> N
             incomplete=report.incomplete,
             seconds=round(report.seconds, 2),
             stopped=report.stopped,
-            reconciled=verdict and verdict.agrees,
+            said=[verdict.text for verdict in verdicts],
+            reconciled=verdicts[-1].agrees if verdicts else None,
         )
     if not run.out.json_lines:
         run.out.line(text)

@@ -203,9 +203,16 @@ class Manifest:
 
     def done(self) -> Iterator[list[str]]:
         """The ids of the items that are done, in order and in pages; changes may be made meanwhile."""
+        return self._pages("state = 2")
+
+    def ids(self) -> Iterator[list[str]]:
+        """The ids of all items, in order and in pages; changes may be made meanwhile."""
+        return self._pages("1")
+
+    def _pages(self, which: str) -> Iterator[list[str]]:
         after = ""
-        query = "SELECT id FROM item WHERE state = ? AND id > ? ORDER BY id LIMIT ?"
-        while page := [id_ for (id_,) in self._db.execute(query, (State.DONE, after, _PAGE))]:
+        query = f"SELECT id FROM item WHERE {which} AND id > ? ORDER BY id LIMIT {_PAGE}"  # noqa: S608 - our own words
+        while page := [id_ for (id_,) in self._db.execute(query, (after,))]:
             yield page
             after = page[-1]
 

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.store.connection import Connection, Refused
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = ["Catalog", "Spec", "choose_index", "mismatch"]
+
+T = TypeVar("T")
 
 PROPERTY: Final = "clipfleet"
 FLAT_ROWS: Final = 50_000  # exact search stays below about 40 ms up to there, on Lite with 512 dimensions
@@ -104,13 +106,16 @@ class Catalog:
             found = self._describe(spec.name) or self._create(spec)
             _check(spec, found)
             known = self._prepared(found)
-            self._remember(known)
+            self._remember(spec.name, known)
         else:
             _check(spec, known)
         return known
 
     def find(self, name: str) -> CollectionInfo:
-        """What is known of an existing collection.
+        """What is known of an existing collection; of an alias: of what it stands for, by that one's own name.
+
+        Whoever goes on with that name never writes into, nor searches, what the alias stands for later: which may be
+        another model's.
 
         Raises:
             RequestFailed: ``bad_request`` naming it when there is none: a search must not make one, and waiting for
@@ -122,7 +127,7 @@ class Catalog:
             known = self._describe(name)
             if known is None:
                 raise missing(name)
-            self._remember(known)
+            self._remember(name, known)
         return known
 
     def load(self, name: str) -> None:
@@ -137,10 +142,57 @@ class Catalog:
             self.forget(name)
             raise StoreUnavailable(f"cannot load collection {name}: {error.text}", 0.5) from error
 
+    def loaded(self, name: str, call: Callable[[], T]) -> T:
+        """``call``, loading the collection when it turns out not to be.
+
+        Raises:
+            RequestFailed: ``bad_request``: there is no such collection.
+            Refused: Milvus refuses the call.
+            StoreUnavailable: not now.
+        """
+        try:
+            return call()
+        except Refused as error:
+            if error.verdict is Verdict.MISSING:
+                self.forget(name)
+                raise missing(name) from error
+            if error.verdict is not Verdict.NOT_LOADED:
+                raise
+        self.load(name)
+        try:
+            return call()
+        except Refused as error:
+            if error.verdict is not Verdict.NOT_LOADED:
+                raise
+            raise StoreUnavailable(f"collection {name} is still being loaded", 0.5) from error
+
     def forget(self, name: str) -> None:
         """Read the collection again at the next use."""
         with self._lock:
-            self._known.pop(name, None)
+            self._known = {key: each for key, each in self._known.items() if name not in {key, each[1].name}}
+
+    def point(self, alias: str, name: str) -> str:
+        """Let an alias stand for a collection, from one call of Milvus to the next.
+
+        Returns:
+            What it stood for before; empty when it is new.
+
+        Raises:
+            RequestFailed: ``bad_request``: no such collection; one has the alias' name.
+            StoreUnavailable: not now.
+        """
+        before = self._describe(check_collection_name(alias))
+        if before is not None and before.name == alias:
+            text = f"{alias} is a collection itself: an alias needs a name that none has"
+            raise error_for(ErrorCode.BAD_REQUEST, text)
+        self.forget(name)
+        target = self.find(name)
+        try:
+            self._connection.call("create_alias" if before is None else "alter_alias", target.name, alias)
+        except Refused as error:
+            raise StoreUnavailable(f"cannot let {alias} stand for {name}: {error.text}", 0.5) from error
+        self.forget(alias)
+        return "" if before is None else before.name
 
     def names(self) -> list[str]:
         """All collections of the database."""
@@ -155,13 +207,14 @@ class Catalog:
             read_at, info = self._known.get(name, (0.0, None))
         return info if info is not None and self._clock() - read_at < self._config.recheck_s else None
 
-    def _remember(self, info: CollectionInfo) -> None:
+    def _remember(self, name: str, info: CollectionInfo) -> None:
         with self._lock:
-            self._known[info.name] = (self._clock(), info)
+            self._known[name] = (self._clock(), info)
 
     def _describe(self, name: str) -> CollectionInfo | None:
         try:
             answer = self._connection.call("describe_collection", name)
+            name = str(answer.get("collection_name") or name)
             index = self._index(name)
         except Refused as error:
             if error.verdict is Verdict.MISSING:

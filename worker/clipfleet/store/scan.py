@@ -23,13 +23,11 @@ from clipfleet.store.types import Row
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["PAGE_ROWS", "scan"]
+__all__ = ["COUNT", "PAGE_ROWS", "scan"]
 
 PAGE_ROWS: Final = 1_000
 _PATIENCE_S: Final = 60.0
-# pymilvus asks for an iterator's pages at the collection's own consistency, whatever it is told. After one Strong
-# answer the server has come as far as the moment of asking, and stays there.
-_CATCH_UP: Final = {"filter": "", "output_fields": ["count(*)"], "consistency_level": "Strong"}
+COUNT: Final[dict[str, Any]] = {"filter": "", "output_fields": ["count(*)"], "consistency_level": "Strong"}
 
 
 def scan(query: Callable[[dict[str, Any]], list[Any]], after: str = "") -> Iterator[list[Row]]:
@@ -48,7 +46,9 @@ def scan(query: Callable[[dict[str, Any]], list[Any]], after: str = "") -> Itera
             would be missed.
     """
     rows = PAGE_ROWS
-    _ask(query, _CATCH_UP)
+    # pymilvus asks for an iterator's pages at the collection's own consistency, whatever it is told. After one Strong
+    # answer the server has come as far as the moment of asking, and stays there.
+    _ask(query, COUNT)
     while True:
         try:
             found = _ask(query, _request(after, rows))

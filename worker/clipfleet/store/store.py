@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -19,13 +20,13 @@ from clipfleet.store.answers import (
     pieces,
     row_refused,
 )
-from clipfleet.store.catalog import Catalog, Spec, mismatch, missing
+from clipfleet.store.catalog import Catalog, Spec, mismatch
 from clipfleet.store.compile import compile_filter, ids_expression
 from clipfleet.store.connection import Connection, Refused
 from clipfleet.store.filters import Filter, parse
 from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import Encoded, check_vector, chunks, encode_rows
-from clipfleet.store.scan import scan
+from clipfleet.store.scan import COUNT, scan
 from clipfleet.store.types import (
     MAX_LIMIT,
     METRIC,
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = ["Store"]
-
-T = TypeVar("T")
 
 _MIN_EF: Final = 64
 
@@ -104,10 +103,11 @@ class Store:
         """
         if name not in self._specs:
             raise LookupError(f"ensure_collection({name!r}, ...) comes before upsert")
-        encoded, failed = encode_rows(rows, self._catalog.ensure(self._specs[name]))
+        info = self._catalog.ensure(self._specs[name])
+        encoded, failed = encode_rows(rows, info)
         for piece in chunks(encoded):
-            self._written[name] = self._clock()
-            failed.update(self._write(name, piece))
+            self._written[info.name] = self._clock()
+            failed.update(self._write(self._specs[name], info.name, piece))
         return [failed.get(position) for position in range(len(rows))]
 
     def search(
@@ -155,12 +155,12 @@ class Store:
             "anns_field": "vector",
             "search_params": {"metric_type": METRIC, "params": {"ef": max(_MIN_EF, limit)}},
         }
-        found = iter(self._search(name, queries, request))
+        found = iter(self._search(info.name, queries, request))
         return [hits_of(next(found), output_fields) if problem is None else problem for problem in refused]
 
     def get(self, name: str, ids: Sequence[str]) -> list[Row | None]:
         """The rows with these ids in their order, ``None`` for those that are not there; read at Strong consistency."""
-        self._catalog.find(name)
+        name = self._catalog.find(name).name
         check_ids(ids)
         rows: dict[str, Row] = {}
         for piece in pieces(ids):
@@ -171,15 +171,13 @@ class Store:
 
     def present(self, name: str, ids: Sequence[str]) -> set[str]:
         """Which of these ids have a row; read at Strong consistency, and without the rows."""
-        self._catalog.find(name)
+        name = self._catalog.find(name).name
         check_ids(ids)
         return {row["id"] for piece in pieces(ids) for row in self._query(name, ids_expression(piece), ["id"])}
 
     def scan(self, name: str, *, after: str = "") -> Iterator[list[Row]]:
         """All rows with ids above ``after``, by pages, in the order of their ids; see ``scan.scan``."""
-        self._catalog.find(name)
-        call = self._connection.call
-        yield from scan(lambda request: self._loaded(name, lambda: call("query", name, **request)), after)
+        yield from scan(partial(self._ask, self._catalog.find(name).name), after)
 
     def delete(
         self,
@@ -201,19 +199,22 @@ class Store:
         info = self._catalog.find(name)
         if ids is not None and filter is None:
             check_ids(ids)
-            return sum(self._delete_found(name, ids_expression(piece)) for piece in pieces(ids))
+            return sum(self._delete_found(info.name, ids_expression(piece)) for piece in pieces(ids))
         expression = compile_filter(parse(filter), info.fields)
         if ids is not None or not expression:
             raise error_for(ErrorCode.BAD_REQUEST, "delete takes either ids or a filter that is not empty")
         deleted = 0
-        while found := self._delete_found(name, expression):
+        while found := self._delete_found(info.name, expression):
             deleted += found
         return deleted
 
     def count(self, name: str) -> int:
         """Rows of a collection, at Strong consistency."""
-        self._catalog.find(name)
-        return int(self._query(name, "", ["count(*)"], limit=None)[0]["count(*)"])
+        return int(self._query(self._catalog.find(name).name, "", ["count(*)"], limit=None)[0]["count(*)"])
+
+    def switch(self, alias: str, name: str) -> str:
+        """Let an alias stand for a collection from now on; returns what it stood for before. See ``Catalog.point``."""
+        return self._catalog.point(alias, name)
 
     def list_collections(self) -> list[CollectionInfo]:
         """All collections with fingerprint, dimension and rows; those of other programs have an empty fingerprint."""
@@ -221,9 +222,7 @@ class Store:
         for name in self._catalog.names():
             try:
                 info = self._catalog.find(name)
-                rows = self._connection.call(
-                    "query", name, output_fields=["count(*)"], consistency_level="Strong", filter=""
-                )
+                rows = self._connection.call("query", name, **COUNT)
             except RequestFailed:
                 continue  # dropped since it was listed
             except Refused:
@@ -279,7 +278,7 @@ class Store:
         """Close the connection; a later call opens another."""
         self._connection.close()
 
-    def _write(self, name: str, piece: Sequence[Encoded]) -> dict[int, RequestFailed]:
+    def _write(self, spec: Spec, name: str, piece: Sequence[Encoded]) -> dict[int, RequestFailed]:
         try:
             answer = self._connection.call("upsert", name, [row.entity for row in piece])
         except Refused as error:
@@ -287,11 +286,11 @@ class Store:
             if error.verdict in {Verdict.MISSING, Verdict.NOT_LOADED}:
                 raise StoreUnavailable(f"collection {name} is gone; it will be made anew: {error.text}") from error
             # Somebody may have made it anew with other columns: then no row is at fault.
-            self._catalog.ensure(self._specs[name])
+            self._catalog.ensure(spec)
             if len(piece) == 1:
                 return dict.fromkeys(piece[0].positions, row_refused(error))
             middle = len(piece) // 2
-            return self._write(name, piece[:middle]) | self._write(name, piece[middle:])
+            return self._write(spec, name, piece[:middle]) | self._write(spec, name, piece[middle:])
         written = int(answer.get("upsert_count", 0))
         if written != len(piece):
             raise StoreUnavailable(f"Milvus acknowledged {written} of {len(piece)} rows")
@@ -302,7 +301,7 @@ class Store:
             return []
         try:
             return list(
-                self._loaded(name, lambda: self._connection.call("search", name, data=list(queries), **request))
+                self._catalog.loaded(name, lambda: self._connection.call("search", name, data=list(queries), **request))
             )
         except Refused as error:
             if error.verdict is not Verdict.SPLIT:
@@ -318,27 +317,12 @@ class Store:
         if limit is not None:
             request["limit"] = limit
         try:
-            return list(self._loaded(name, lambda: self._connection.call("query", name, **request)))
+            return self._ask(name, request)
         except Refused as error:
             raise error_for(ErrorCode.BAD_REQUEST, f"Milvus refuses the query: {error.text}") from error
 
-    def _loaded(self, name: str, call: Callable[[], T]) -> T:
-        """``call``, loading the collection when it turns out not to be."""
-        try:
-            return call()
-        except Refused as error:
-            if error.verdict is Verdict.MISSING:
-                self._catalog.forget(name)
-                raise missing(name) from error
-            if error.verdict is not Verdict.NOT_LOADED:
-                raise
-        self._catalog.load(name)
-        try:
-            return call()
-        except Refused as error:
-            if error.verdict is not Verdict.NOT_LOADED:
-                raise
-            raise StoreUnavailable(f"collection {name} is still being loaded", 0.5) from error
+    def _ask(self, name: str, request: dict[str, Any]) -> list[Any]:
+        return list(self._catalog.loaded(name, lambda: self._connection.call("query", name, **request)))
 
     def _delete_found(self, name: str, expression: str) -> int:
         found = [row["id"] for row in self._query(name, expression, ["id"], limit=IDS_AT_ONCE)]

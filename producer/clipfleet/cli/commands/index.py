@@ -85,6 +85,9 @@ _Manifest = Annotated[
     ),
 ]
 _Fresh = Annotated[bool, typer.Option("--fresh", help="Forget what the manifest knows: send everything again.")]
+_Sync = Annotated[
+    bool, typer.Option("--sync", help="Delete the rows of pictures that have left the sources since an earlier run.")
+]
 _Retry = Annotated[
     bool, typer.Option("--retry-failed", help="Send pictures again that failed of themselves in an earlier run.")
 ]
@@ -185,6 +188,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
     manifest: _Manifest = None,
     fresh: _Fresh = False,
     retry_failed: _Retry = False,
+    sync: _Sync = False,
     dry_run: _Dry = False,
     reconcile: _Reconcile = True,
     shard: _Part = None,
@@ -216,6 +220,8 @@ def index(  # noqa: PLR0913  each parameter is a flag
         sending = Sending(collection, *_sending(send, root or []), _shrink_px(shrink))
     except SourceError as error:
         raise usage(str(error)) from None
+    if sync and (to is not None or dry_run or fresh):
+        raise usage("--sync goes with none of --to, --dry-run and --fresh")
     if (to is None) != (out is None):
         raise usage("--to and --out go together")
     if out is not None and fresh:
@@ -234,6 +240,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
         reconcile=reconcile,
         files=files,
         processes=processes,
+        sync=sync,
     )
     if dry_run:
         return tell(run, opened, plan)

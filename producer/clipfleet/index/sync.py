@@ -1,0 +1,94 @@
+"""Which pictures have left the corpus: those that the manifest knows and a whole run has not met."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Self
+
+from clipfleet.index.sources import Failure, Item, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clipfleet.index.manifest import Manifest
+    from clipfleet.index.sources import Event, Source
+
+__all__ = ["Visited"]
+
+_MOST_KEPT: Final = 1_000
+
+
+class Visited:
+    """The ids that a run has met, on disk; a context manager.
+
+    What could not be read has not left: an unreadable folder keeps everything below it, and a shard or a table that
+    is broken, or a source that gave nothing at all (a disk that is not mounted), keeps everything.
+    """
+
+    def __init__(self) -> None:
+        self._ids = Seen()
+        self._kept: list[str] = []
+        self._doubt = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ids.__exit__()
+
+    @property
+    def doubt(self) -> str:
+        """Why it cannot be told what has left; empty when it can."""
+        return self._doubt
+
+    def over(self, sources: Sequence[Source]) -> list[Source]:
+        """The same sources; what they give is noted."""
+        return [_Noted(source, self) for source in sources]
+
+    def gone(self, manifest: Manifest) -> Iterator[list[str]]:
+        """The ids that have left, in pages; none while there is doubt."""
+        if not self._doubt:
+            below = tuple(f"{kept}/" for kept in self._kept)
+            for page in manifest.ids():
+                if left := [id_ for id_ in page if id_ not in self._ids and not id_.startswith(below)]:
+                    yield left
+
+    def note(self, event: Event) -> None:
+        """One event of a source."""
+        if isinstance(event, Item | Failure):
+            self._ids.add(event.id, b"")
+        if isinstance(event, Failure):
+            if event.whole or event.id == "." or len(self._kept) >= _MOST_KEPT:
+                self._doubt = self._doubt or f"{event.label}: {event.error.message}"
+            else:
+                self._kept.append(event.id)
+
+    def ended(self, source: Source, *, items: int) -> None:
+        """A source has come to its end."""
+        if not items:
+            self._doubt = self._doubt or f"a source gave nothing at all {f'({source.about})' if source.about else ''}"
+
+
+class _Noted:
+    """A source whose events are noted."""
+
+    def __init__(self, source: Source, visited: Visited) -> None:
+        self._source = source
+        self._visited = visited
+
+    @property
+    def about(self) -> str:
+        """Which kind the source was taken for."""
+        return self._source.about
+
+    def events(self, seen: Seen) -> Iterator[Event]:
+        """The source's events."""
+        items = 0
+        for event in self._source.events(seen):
+            items += isinstance(event, Item)
+            self._visited.note(event)
+            yield event
+        self._visited.ended(self._source, items=items)
+
+    def count(self) -> Iterator[object]:
+        """As many as the source has."""
+        return self._source.count()

@@ -1,0 +1,100 @@
+"""A collection behind an alias: a model changed without a moment in which two of them mix."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from clipfleet.schemas.errors import ErrorCode, RequestFailed
+from clipfleet.store import Row, Store, StoreConfig
+from store.conftest import DIMENSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def pair(store: Store) -> Iterator[tuple[str, str, str]]:
+    """An alias that nobody has used, and two collections, of model-a and of model-b."""
+    alias, *names = (f"{kind}_{uuid.uuid4().hex[:12]}" for kind in ("alias", "one", "two"))
+    for name, model in zip(names, ("model-a", "model-b"), strict=True):
+        store.ensure_collection(name, fingerprint=model, dimension=DIMENSION)
+        store.upsert(name, [Row("same", unit(0), {"of": model})])
+    yield alias, names[0], names[1]
+    store._connection.call("drop_alias", alias)
+    for name in names:
+        store.drop(name)
+
+
+def unit(axis: int) -> np.ndarray:
+    made = np.zeros(DIMENSION, np.float32)
+    made[axis] = 1
+    return made
+
+
+def found(store: Store, name: str, model: str) -> list[str]:
+    (hits,) = store.search(name, unit(0)[None], fingerprint=model, limit=1)
+    assert not isinstance(hits, RequestFailed)
+    return [hit.metadata["of"] for hit in hits]
+
+
+def test_given_an_alias_when_used_then_it_is_the_collection_that_it_stands_for(
+    store: Store, pair: tuple[str, str, str]
+) -> None:
+    alias, one, _ = pair
+    assert store.switch(alias, one) == ""
+
+    info = store.ensure_collection(alias, fingerprint="model-a", dimension=DIMENSION)
+    assert (info.name, info.fingerprint) == (one, "model-a")
+    assert store.upsert(alias, [Row("more", unit(1))]) == [None]
+    assert found(store, alias, "model-a") == ["model-a"]
+    assert store.count(alias) == store.count(one) == 2
+    assert [row.id for page in store.scan(alias) for row in page] == ["more", "same"]
+    assert store.present(alias, ["more", "none"]) == {"more"}
+    assert store.get(alias, ["none", "more"])[0] is None
+    assert store.delete(alias, ids=["more"]) == 1
+    assert store.count(one) == 1
+
+
+def test_given_an_alias_switched_under_workers_when_they_go_on_then_no_vector_meets_another_model(
+    store: Store, uri: str, pair: tuple[str, str, str]
+) -> None:
+    alias, one, two = pair
+    store.switch(alias, one)
+    now = [0.0]
+    worker = Store(StoreConfig(uri, consistency="Strong", recheck_s=10), clock=lambda: now[0])
+    worker.ensure_collection(alias, fingerprint="model-a", dimension=DIMENSION)
+    assert found(worker, alias, "model-a") == ["model-a"]
+
+    assert store.switch(alias, two) == one
+
+    # What it knows of the alias is some seconds old: it goes on with what the alias stood for.
+    assert worker.upsert(alias, [Row("late", unit(2))]) == [None]
+    assert found(worker, alias, "model-a") == ["model-a"]
+    assert (store.count(one), store.count(two)) == (2, 1)
+    now[0] = 11.0
+    for call in (
+        lambda: worker.upsert(alias, [Row("later", unit(3))]),
+        lambda: worker.search(alias, unit(0)[None], fingerprint="model-a", limit=1),
+    ):
+        with pytest.raises(RequestFailed, match=r"belongs to model model-b") as error:
+            call()
+        assert error.value.code is ErrorCode.MODEL_MISMATCH
+    assert found(worker, alias, "model-b") == ["model-b"]
+    assert store.count(two) == 1
+    worker.close()
+
+
+def test_given_what_cannot_be_when_switched_then_it_is_refused(store: Store, pair: tuple[str, str, str]) -> None:
+    alias, one, two = pair
+    with pytest.raises(RequestFailed, match="is a collection itself"):
+        store.switch(one, two)
+    with pytest.raises(RequestFailed, match="no collection nowhere"):
+        store.switch(alias, "nowhere")
+    with pytest.raises(RequestFailed, match="no collection name"):
+        store.switch("no name", one)
+    store.switch(alias, one)
+    assert store.switch(alias, one) == one
