@@ -124,6 +124,7 @@ def lite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiteServer]:
         yield server
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(400)
 def test_killed_ten_times_and_its_worker_twice_each_picture_is_indexed_once_and_right(
     redis_server: RedisServer,

@@ -66,6 +66,7 @@ def test_given_a_collection_when_exported_as_npy_then_each_row_is_there_once_and
     assert np.array_equal(vectors, np.stack([vector(number_of(row_id)) for row_id in IDS]))
 
 
+@pytest.mark.chaos
 def test_given_an_export_killed_on_its_way_when_run_again_then_it_goes_on_and_no_part_is_touched(cli, milvus, tmp_path):
     args = ("export", "images", "--to", "parquet", "--out", "o", "--rows-per-part", "100", "--milvus-uri", milvus)
     child = start(*args, cwd=tmp_path)

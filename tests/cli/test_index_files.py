@@ -33,6 +33,7 @@ def rows_of(out):
     return dict(zip(ids, vectors, strict=True)), ids
 
 
+@pytest.mark.chaos
 def test_given_kills_on_the_way_when_indexed_into_files_then_each_row_is_there_once_and_right(cli, fleet, here):
     args = ("index", "pics", "--to", "npy", "--out", "out", "--rows-per-part", "100", "--json")
     for told in (1, 150, 400):

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -189,7 +190,8 @@ def test_given_many_failures_when_indexed_then_a_few_are_shown_and_the_way_to_th
         (tmp_path / "broken" / f"{number}.png").symlink_to("nothing")
     done = cli("index", str(tmp_path / "broken"), **fleet)
     assert done.err.count(": fetch_failed: ") == 10
-    assert "and 3 more; --failures FILE lists them all" in done.err
+    (named,) = re.findall(r"and 3 more; (\S+) lists them all", done.err)
+    assert len((tmp_path / named).read_text().splitlines()) == 13
     done = cli("index", str(tmp_path / "broken"), "--failures", "all.jsonl", **fleet)
     assert "and 3 more; all.jsonl lists them all" in done.err
     assert len((tmp_path / "all.jsonl").read_text().splitlines()) == 13
@@ -242,7 +244,8 @@ def test_given_an_interruption_when_indexed_then_it_says_how_much_was_done(redis
 def test_given_nothing_that_could_be_indexed_when_indexed_then_it_is_never_a_success(cli, fleet, tmp_path):
     (tmp_path / "empty").mkdir()
     done = cli("index", str(tmp_path / "empty"), **fleet)
-    assert (done.code, done.out) == (1, "no pictures found\n")
+    assert done.code == 1
+    assert done.out.startswith("no pictures found")
     (tmp_path / "empty" / "broken.png").symlink_to("nothing")
     assert cli("index", str(tmp_path / "empty"), **fleet).code == 1
 

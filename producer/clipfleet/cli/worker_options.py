@@ -102,9 +102,7 @@ Deliveries = Annotated[
 ]
 RunS = Annotated[
     float | None,
-    typer.Option(
-        "--max-run-s", help="A model call older than this is taken for hung. Default: 120.", show_default=False
-    ),
+    typer.Option("--max-run-s", help="A call older than this is taken for hung. Default: 120.", show_default=False),
 ]
 Grace = Annotated[
     float | None, typer.Option("--grace-s", help="How long a shutdown may take. Default: 10.", show_default=False)
