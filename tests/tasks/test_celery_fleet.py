@@ -109,3 +109,39 @@ def test_given_a_project_with_celery_and_without_clipfleet_when_it_does_as_docum
     assert len([line for line in shown if line.endswith(".png")]) == 3
     assert documented[1] == str(PICTURES)
     assert documented[2].count(".png") == 3
+
+
+@pytest.mark.timeout(240)
+def test_given_an_alias_when_reindexed_then_searches_go_from_the_whole_old_to_the_whole_new(
+    app, start_celery, redis_server, keys, tmp_path, lite
+):
+    start_celery(MILVUS_URI=lite.uri)
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        (tmp_path / "in" / f"{number}.png").write_bytes(picture(number))
+
+    def reindex(**options):
+        return app.send_task("clipfleet.reindex", args=[["in"], "photos"], kwargs=options).get(timeout=60)
+
+    with (
+        WorkerProcess(redis_server.url, keys, milvus_uri=lite.uri),
+        Client(redis_server.url, queue=keys.queue, timeout=30) as client,
+    ):
+
+        def found():
+            return {hit.id for hit in client.search(image=picture(0), collection="photos", limit=50).hits}
+
+        first = reindex()
+        assert (first["ok"], first["switched"], first["alias"], first["before"]) == (True, True, "photos", "")
+        assert len(found()) == 12
+        (tmp_path / "in" / "0.png").rename(tmp_path / "in" / "new.png")
+        second = reindex(collection="photos_b")
+        assert (second["switched"], second["before"]) == (True, first["collection"])
+        # A worker trusts what it knows of an alias for some seconds.
+        wait_until(lambda: "new.png" in found(), 90, "the new collection")
+        assert found() == {"new.png", *(f"{number}.png" for number in range(1, 12))}
+        (tmp_path / "in" / "broken.png").write_bytes(b"no picture")
+        third = reindex(collection="photos_c", max_failed=0.05)
+        assert (third["ok"], third["switched"]) == (False, False)
+        assert "1 failed" in third["why"]
+        assert "0.png" not in found()

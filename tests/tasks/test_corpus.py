@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from celery.exceptions import TaskRevokedError
 
+from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.tasks import corpus
 from clipfleet.tasks.plan import make_plan
 from clipfleet.tasks.runs import REVOKED, Runs
@@ -125,7 +126,28 @@ def test_given_a_run_that_is_over_when_a_step_comes_then_it_does_nothing(runs, m
     for run in ("r", "unknown"):
         task = Task()
         corpus.index_shard(task, run, 0, 0)
-        assert (task.sent, task.stored) == ([], {})
+        assert task.sent == []
+
+
+def test_given_a_store_that_is_away_when_all_is_indexed_then_the_alias_is_switched_later(runs, monkeypatch):
+    shard, _ = runs.claim("r", 0, 0, "me")
+    shard.indexed, shard.ended = 3, "done"
+    runs.save("r", 0, shard)
+    answers = iter([error_for(ErrorCode.STORE_FAILED), {"alias": "a", "switched": True, "before": "old"}])
+
+    def switched(*_args):
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(corpus, "switched", switched)
+    task = Task()
+    with pytest.raises(Retry):
+        corpus.index_shard(task, "r", 0, 0)
+    assert runs.is_running("r")
+    corpus.index_shard(task, "r", 0, 0)
+    state, result = task.stored["task"]
+    assert (state, result["ok"], result["switched"], result["before"]) == ("SUCCESS", True, True, "old")
 
 
 @pytest.mark.parametrize(

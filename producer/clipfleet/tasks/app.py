@@ -34,6 +34,7 @@ def _make_app() -> Celery:
     made.task(answers.embed, name="clipfleet.embed", bind=True)
     made.task(answers.search, name="clipfleet.search", bind=True)
     made.task(corpus.index_corpus, name="clipfleet.index_corpus", bind=True)
+    made.task(corpus.reindex, name="clipfleet.reindex", bind=True)
     made.task(corpus.index_shard, name=corpus.STEP, bind=True, ignore_result=True, Request=StepRequest)
     made.task(corpus.stop_index, name="clipfleet.stop_index", bind=True)
     made.task(corpus.resume_index, name="clipfleet.resume_index", bind=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
+from contextlib import suppress
 from typing import Any, Final
 
 import redis
@@ -17,7 +18,9 @@ from celery.exceptions import BackendError, Ignore, TaskRevokedError
 from kombu.exceptions import OperationalError
 
 from clipfleet.index.sources import SourceError
+from clipfleet.schemas.errors import RequestFailed
 from clipfleet.tasks.fleet import bulk_client
+from clipfleet.tasks.milvus import switched
 from clipfleet.tasks.plan import Plan, digest, make_plan
 from clipfleet.tasks.runs import FINISHED, LEASE_MS, REVOKED, RUNNING, Lost, Run, Runs, Shard, totals
 from clipfleet.tasks.settings import settings
@@ -29,6 +32,7 @@ __all__ = [
     "TASKS_HEADER",
     "index_corpus",
     "index_shard",
+    "reindex",
     "resume_index",
     "revoke_run",
     "runs",
@@ -84,37 +88,82 @@ def index_corpus(
         Ignore: the run goes on; its steps keep this task's state.
         ValueError: a source or an option that cannot be; ``FileNotFoundError`` for one that is not there.
     """
+    asked = {"key": key} if key is not None else {"sources": sources, "collection": collection, "columns": columns}
+    options = {"shards": shards, "columns": columns or {}, "step_s": step_s, "patience_s": patience_s}
+    _begin(self, asked, sources, collection=collection, **options)
+
+
+def reindex(  # noqa: PLR0913 - what the task takes, all by name
+    self: Any,
+    sources: list[str] | str,
+    alias: str,
+    *,
+    collection: str | None = None,
+    max_failed: float = 0.01,
+    shards: int = 4,
+    columns: dict[str, str] | None = None,
+    step_s: float = 20.0,
+    patience_s: float = 12 * 3600.0,
+) -> None:
+    """Index into a new collection, and let ``alias`` stand for it when all is there: searches never see half of it.
+
+    Args:
+        self: the task.
+        sources: as ``index_corpus`` has them, and so are the options that are not named here.
+        alias: what searches name. It stands for the old collection until then, which is kept.
+        collection: the new one; None = the alias and a part of this task's id.
+        max_failed: where a larger part of the pictures failed the alias is left as it is.
+        shards: as above.
+        columns: as above.
+        step_s: as above.
+        patience_s: as above.
+
+    Raises:
+        Ignore: as above.
+        ValueError: as above; no ``MILVUS_URI``, which the switch needs.
+    """
+    if not settings().fleet.milvus_uri:
+        raise ValueError("reindex needs MILVUS_URI in this Celery worker's environment")
+    if not alias or not 0 <= max_failed <= 1:
+        raise ValueError("reindex needs an alias, and max_failed is 0 to 1")
+    asked = {"alias": alias, "sources": sources, "columns": columns}
+    options = {"shards": shards, "columns": columns or {}, "step_s": step_s, "patience_s": patience_s}
+    new = collection or f"{alias}_{self.request.id[:8]}"
+    _begin(self, asked, sources, collection=new, alias=alias, max_failed=max_failed, **options)
+
+
+def _begin(task: Any, asked: dict[str, Any], sources: list[str] | str, **options: Any) -> None:
+    """Make the plan, send the first step of each shard; or join the run that was asked for in the same words."""
     names = [sources] if isinstance(sources, str) else list(sources)
-    columns = columns or {}
-    _check(names, shards, step_s, patience_s)
-    asked = {"key": key} if key is not None else {"sources": names, "collection": collection, "columns": columns}
+    _check(names, options["shards"], options["step_s"], options["patience_s"])
     run = digest(asked)
     try:
-        plan = make_plan(
-            names,
-            settings().sources_root,
-            settings().sources_addresses,
-            collection=collection,
-            shards=shards,
-            columns=columns,
-            step_s=step_s,
-            patience_s=patience_s,
-        )
+        plan = make_plan(names, settings().sources_root, settings().sources_addresses, **options)
     except SourceError as error:
         # A caller without clipfleet gets the class that it can name.
         raise ValueError(str(error)) from None
-    known, is_new = runs().begin(run, plan.to_json(), self.request.id)
+    known, is_new = runs().begin(run, plan.to_json(), task.request.id)
     if is_new:
         for number in range(plan.shards):
-            _send(self.app, run, number, 0)
+            _send(task.app, run, number, 0)
     elif known.state == RUNNING:
-        _ask_again(self.app, run, known, -LEASE_MS)
-    _show(self.app, run)
+        _ask_again(task.app, run, known, -LEASE_MS)
+    with suppress(RequestFailed):  # the step of a shard that has ended sees to it
+        _show(task.app, run)
     raise Ignore
 
 
 def index_shard(self: Any, run: str, number: int, turn: int) -> None:
     """One step of a shard, which sends the next one. Nobody's to call."""
+    _step(self, run, number, turn)
+    try:
+        _show(self.app, run)
+    except RequestFailed as error:
+        _log.warning("run %s is done, but its alias is not switched yet: %s", run, error)
+        raise self.retry(countdown=_STALLED_S, max_retries=None) from None
+
+
+def _step(self: Any, run: str, number: int, turn: int) -> None:
     owner = uuid.uuid4().hex
     known = runs().get(run)
     if known is None or known.state != RUNNING:
@@ -123,8 +172,6 @@ def index_shard(self: Any, run: str, number: int, turn: int) -> None:
     if shard is None:
         if wait_ms:
             raise self.retry(countdown=wait_ms / 1000 + 0.1, max_retries=None)
-        # Whoever ended the shard may have been killed before it said so.
-        _show(self.app, run)
         return
     try:
         with Keeper(lambda: runs().renew(run, number, owner)) as keeper:
@@ -140,7 +187,6 @@ def index_shard(self: Any, run: str, number: int, turn: int) -> None:
             raise self.retry(countdown=_STALLED_S, max_retries=None) from None
         runs().release(run, number, owner, turn=turn, ended=f"unforeseen: {type(error).__name__}; see the log")
     _ask_again(self.app, run, known, _QUIET_MS)
-    _show(self.app, run)
 
 
 def _run_step(app: Any, run: str, number: int, shard: Shard, known: Run, keeper: Keeper) -> None:
@@ -173,7 +219,8 @@ def resume_index(self: Any, *, quiet_s: float = _QUIET_MS / 1000) -> dict[str, A
     for run, known in _unfinished():
         sent[run] = _ask_again(self.app, run, known, int(quiet_s * 1000))
         # All of its shards may have ended, and their last owner been killed before it said so.
-        _show(self.app, run)
+        with suppress(RequestFailed):
+            _show(self.app, run)
     return {"ok": True, "runs": sent}
 
 
@@ -212,7 +259,13 @@ def _ask_again(app: Any, run: str, known: Run, quiet_ms: int) -> int:
 
 
 def _show(app: Any, run: str) -> None:
-    """Progress, or the end, in the results of all tasks that asked for the run."""
+    """Progress, or the end, in the results of all tasks that asked for the run.
+
+    Whoever comes first after the last shard's end ends the run, so any call does when another one was killed.
+
+    Raises:
+        RequestFailed: ``store_failed``: all is indexed, but the alias cannot be switched now.
+    """
     known = runs().get(run)
     if known is None:
         return
@@ -227,7 +280,7 @@ def _show(app: Any, run: str) -> None:
             if known is None or known.state == RUNNING:
                 return
         else:
-            runs().end(run, FINISHED)
+            runs().end(run, FINISHED, switched(known.plan, info, _gave_up(shards)))
             known = runs().get(run) or known
     if known.state == REVOKED:
         _store(app, known, TaskRevokedError("the run was stopped"), states.REVOKED)
@@ -237,13 +290,18 @@ def _show(app: Any, run: str) -> None:
 
 def _conclude(app: Any, known: Run, info: dict[str, Any], shards: list[Shard]) -> None:
     failures = [each for shard in shards for each in shard.failures]
-    gave_up = sorted({shard.ended for shard in shards if shard.ended != "done"})
-    ok = not info["failed"] and not gave_up
+    gave_up = _gave_up(shards)
+    ok = not info["failed"] and not gave_up and known.switched.get("switched", True)
     if info["indexed"]:
-        _store(app, known, {"ok": ok, **info, "failures": failures, "gave_up": gave_up}, states.SUCCESS)
+        result = {"ok": ok, **info, **known.switched, "failures": failures, "gave_up": gave_up}
+        _store(app, known, result, states.SUCCESS)
     else:
         # Nothing indexed is never a success, an empty folder included.
         _store(app, known, RuntimeError(_nothing(info, failures, gave_up)), states.FAILURE)
+
+
+def _gave_up(shards: list[Shard]) -> list[str]:
+    return sorted({shard.ended for shard in shards if shard.ended != "done"})
 
 
 def _store(app: Any, known: Run, result: object, state: str) -> None:

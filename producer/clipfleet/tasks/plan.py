@@ -49,6 +49,8 @@ class Plan:
         columns: of tables: url, path, id, root; as ``Columns``.
         step_s: how long a step sends for, seconds.
         patience_s: how long a shard may stand still, because nobody takes its pictures, before it gives up.
+        alias: what shall stand for the collection in the end; empty = nothing.
+        max_failed: unless more than this part of the pictures failed.
     """
 
     units: tuple[Unit, ...]
@@ -57,6 +59,8 @@ class Plan:
     columns: dict[str, str]
     step_s: float
     patience_s: float
+    alias: str = ""
+    max_failed: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept."""

@@ -56,6 +56,7 @@ class Run:
         began_ms: when, unix ms by Redis.
         state: ``running``, ``finished``, ``revoked``.
         ended_ms: when it ended; 0 before.
+        switched: what became of its alias.
     """
 
     plan: dict[str, Any]
@@ -63,6 +64,7 @@ class Run:
     began_ms: int
     state: str = RUNNING
     ended_ms: int = 0
+    switched: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -148,7 +150,7 @@ class Runs:
         """The runs that are under way."""
         return sorted(cast("bytes", raw).decode() for raw in self._redis.smembers(self._keys.all))
 
-    def end(self, run: str, state: str) -> bool:
+    def end(self, run: str, state: str, switched: dict[str, Any] | None = None) -> bool:
         """End a run that is under way; false when it has ended already."""
         now = self.now_ms()
 
@@ -157,7 +159,7 @@ class Runs:
             pipe.srem(self._keys.all, run)
             if known is None or known.state != RUNNING:
                 return False
-            known.state, known.ended_ms = state, now
+            known.state, known.ended_ms, known.switched = state, now, switched or {}
             self._put(pipe, self._keys.run(run), known)
             return True
 

@@ -12,6 +12,7 @@ from clipfleet.producer import requests
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, Unavailable, error_for
 from clipfleet.tasks.corpus import runs
 from clipfleet.tasks.fleet import bulk_client, failure
+from clipfleet.tasks.milvus import opened
 from clipfleet.tasks.runs import totals
 from clipfleet.tasks.settings import settings
 
@@ -79,16 +80,9 @@ def reconcile(self: Any, run: str) -> dict[str, Any]:
         return failure(error_for(ErrorCode.BAD_REQUEST, "no such run is known; they are kept for a week"))
     collection = known.plan["collection"]
     indexed = totals(runs().shards(run, known.plan["shards"]))["indexed"]
-    fleet = settings().fleet
-    if not fleet.milvus_uri:
-        return failure(error_for(ErrorCode.BAD_REQUEST, "no MILVUS_URI in this worker's environment"))
-    from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  imports pymilvus, which few tasks need
-
-    store = Store(StoreConfig(fleet.milvus_uri, fleet.milvus_token, fleet.milvus_ca_file))
     try:
-        rows = store.count(collection)
+        with opened() as store:
+            rows = store.count(collection)
     except RequestFailed as error:
         return failure(error)
-    finally:
-        store.close()
     return {"ok": rows == indexed, "rows": rows, "indexed": indexed, "collection": collection, "state": known.state}

@@ -99,7 +99,7 @@ class Videos:
                         yield Failure(own, label, error_for(ErrorCode.BAD_REQUEST, "another picture has the same id"))
                         continue
                 metadata = {"path": id_, "name": printable(place.name), "seconds": round(at, 3)}
-                picture = Stored(partial(_jpeg, pixels), blake2b(pixels.tobytes(), digest_size=16).hexdigest())
+                picture = Stored(partial(_jpeg, pixels), blake2b(pixels.data, digest_size=16).hexdigest())
                 yield Item(own, f"{label}#t={at:.3f}", picture, metadata)
 
 
