@@ -66,6 +66,7 @@ class Process:
         self._config = config
         self._name = name
         self._channel = channel
+        self._streams: list[QueueStream] = []
         self._reporter = Reporter(channel)
         self._ledger = Ledger(config.lease_ms / 1000.0, self._reporter.holding)
         self._settler = Settler(self._connect(), self._ledger, assembled.hooks)
@@ -89,8 +90,15 @@ class Process:
 
     def run(self) -> int:
         """Work until told to stop."""
-        if not self._told_to_go():
-            return 0
+        try:
+            if self._told_to_go():
+                self._work()
+        finally:
+            for stream in self._streams:
+                stream.wire.close()
+        return 0
+
+    def _work(self) -> None:
         settling = start_thread("settle", self._settler.run)
         self._engine.start()
         intake = start_thread("intake", self._intake.run)
@@ -102,10 +110,11 @@ class Process:
         self._settler.close()
         settling.join()
         self._hand_back(self._ledger.held())
-        return 0
 
     def _connect(self) -> QueueStream:
-        return QueueStream(Wire(self._config.redis_url), self._config.keys, self._name)
+        stream = QueueStream(Wire(self._config.redis_url), self._config.keys, self._name)
+        self._streams.append(stream)
+        return stream
 
     def _told_to_go(self) -> bool:
         """Wait until the fleet agrees; False when it is to end instead."""
@@ -159,7 +168,6 @@ class Process:
                 stream.hand_back(lane, mine, idle_ms=self._config.lease_ms)
             except REFUSED as error:
                 log.warning("%d requests could not be handed back; their leases will run out: %s", len(mine), error)
-        stream.wire.close()
         self._ledger.remove(entries)
 
 
