@@ -75,7 +75,8 @@ def test_a_hostile_dead_letter_is_small_too() -> None:
 
 
 def works(*names: str) -> list[Any]:
-    return [SimpleNamespace(work=SimpleNamespace(request=SimpleNamespace(id=name))) for name in names]
+    step = SimpleNamespace(name="a stage")
+    return [SimpleNamespace(work=SimpleNamespace(request=SimpleNamespace(id=name)), step=step) for name in names]
 
 
 def run_with(bad: set[str], sizes: list[int]) -> Isolator:
