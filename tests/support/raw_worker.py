@@ -85,6 +85,7 @@ class RawWorker:
         self._presence = presence
         self._beat_at = 0.0
         self._stop = threading.Event()
+        self._seen = threading.Event()
         self._redis = redis.Redis.from_url(url, socket_timeout=10)
         self._settle = scripts.load("settle")
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -109,7 +110,11 @@ class RawWorker:
             raise self.failure
 
     def __enter__(self) -> Self:
-        return self.start()
+        self.start()
+        # A client that comes before the first heartbeat is told that there is no worker.
+        if self._presence:
+            assert self._seen.wait(20), "the raw worker does not start"
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -143,6 +148,7 @@ class RawWorker:
             self._redis.eval(
                 beat.text, 2, self.keys.workers, self.keys.worker(self.name), self.name, 3000, "host", "test"
             )
+            self._seen.set()
         lanes = dict.fromkeys(self.keys.lanes, ">")
         batch = self._redis.xreadgroup(GROUP, self.name, lanes, count=self._count, block=BLOCK_MS)
         if not batch:
