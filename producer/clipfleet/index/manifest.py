@@ -203,16 +203,16 @@ class Manifest:
 
     def done(self) -> Iterator[list[str]]:
         """The ids of the items that are done, in order and in pages; changes may be made meanwhile."""
-        return self._pages("state = 2")
+        return self._pages(State.DONE)
 
     def ids(self) -> Iterator[list[str]]:
         """The ids of all items, in order and in pages; changes may be made meanwhile."""
-        return self._pages("1")
+        return self._pages(None)
 
-    def _pages(self, which: str) -> Iterator[list[str]]:
+    def _pages(self, state: State | None) -> Iterator[list[str]]:
         after = ""
-        query = f"SELECT id FROM item WHERE {which} AND id > ? ORDER BY id LIMIT {_PAGE}"  # noqa: S608 - our own words
-        while page := [id_ for (id_,) in self._db.execute(query, (after,))]:
+        query = "SELECT id FROM item WHERE (?1 IS NULL OR state = ?1) AND id > ?2 ORDER BY id LIMIT ?3"
+        while page := [id_ for (id_,) in self._db.execute(query, (state, after, _PAGE))]:
             yield page
             after = page[-1]
 
