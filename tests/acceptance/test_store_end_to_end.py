@@ -117,6 +117,7 @@ def test_a_collection_of_another_model_is_refused(
     store.close()
 
 
+@pytest.mark.chaos
 def test_while_the_store_is_away_embeddings_flow_and_the_rest_waits_for_its_deadline(
     client: Client,
     start_worker: Callable[..., WorkerProcess],

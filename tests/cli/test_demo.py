@@ -40,6 +40,7 @@ def demo(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_given_pictures_when_the_demo_runs_then_every_question_has_hits_and_it_can_run_again(tmp_path):
     chosen = tmp_path / "chosen"
     chosen.mkdir()
@@ -71,6 +72,7 @@ def test_given_a_folder_that_is_somebody_elses_when_the_demo_runs_then_it_is_lef
     assert (tmp_path / ".demo" / "precious").exists()
 
 
+@pytest.mark.slow
 def test_given_no_picture_when_the_demo_runs_then_it_fails(tmp_path):
     (tmp_path / "empty").mkdir()
     done = demo(tmp_path, "--pictures", str(tmp_path / "empty"))

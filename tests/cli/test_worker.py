@@ -75,6 +75,7 @@ def absent_redis(redis_binary):
     server.close()
 
 
+@pytest.mark.chaos
 def test_given_no_redis_when_started_then_it_waits_and_says_so_and_serves_when_there_is_one(
     absent_redis, keys, tmp_path
 ):
