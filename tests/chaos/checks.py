@@ -87,7 +87,9 @@ def owners(client: redis.Redis, keys: QueueKeys) -> set[str]:
 
 def consumers(client: redis.Redis, keys: QueueKeys) -> set[str]:
     """Names in the group, the one for work handed back aside."""
-    found = {info["name"].decode() for lane in keys.lanes for info in client.xinfo_consumers(lane, GROUP)}
+    # A worker that has only just started may not have made its lanes yet.
+    lanes = [lane for lane in keys.lanes if client.exists(lane)]
+    found = {info["name"].decode() for lane in lanes for info in client.xinfo_consumers(lane, GROUP)}
     return found - {HANDBACK_CONSUMER}
 
 
