@@ -129,12 +129,11 @@ class Engine:
 
     def submit(self, works: Iterable[Work], mark: float) -> None:
         """Begin works; ``mark`` is when they were read (monotonic, s)."""
-        tasks: list[Task] = []
+        begun: list[tuple[Work, Moved]] = []
         for work in works:
-            moved = self._rows.begin(work, mark)
+            begun.append((work, self._rows.begin(work, mark)))
             work.request.inputs.clear()  # the rows hold what is needed, and let go of it: pictures are megabytes
-            tasks += self._heeded(work, moved)
-        self._schedule(tasks)
+        self._schedule(self._heeded(begun))
 
     # Outcomes -----------------------------------------------------------------------------------------------------
 
@@ -174,18 +173,19 @@ class Engine:
         self._schedule(following)
 
     def _pump(self, task: Task, leash: Leash) -> None:
-        self._schedule(self._heeded(task.work, self._rows.pump(task, leash, self._schedule)))
+        self._schedule(self._heeded([(task.work, self._rows.pump(task, leash, self._schedule))]))
 
     def _abandon(self, task: Task) -> None:
         self._schedule(self._rows.abandon(task).tasks)
 
-    def _heeded(self, work: Work, moved: Moved) -> list[Task]:
-        """What follows, after the host was told if that was all."""
-        if moved.ended:
-            self._host.finished([(work, work.row.values[work.program.result] or [])])
-        elif moved.error is not None:
-            self._host.failed([(work, self._verdict(work, moved.error))])
-        return moved.tasks
+    def _heeded(self, moves: Sequence[tuple[Work, Moved]]) -> list[Task]:
+        """What follows, after the host was told, once for all of them, which requests that was all of."""
+        self._host.failed(
+            [(work, self._verdict(work, moved.error)) for work, moved in moves if moved.error is not None]
+        )
+        ended = [work for work, moved in moves if moved.ended]
+        self._host.finished([(work, work.row.values[work.program.result] or []) for work in ended])
+        return [task for _, moved in moves for task in moved.tasks]
 
     @staticmethod
     def _verdict(work: Work, error: Exception) -> RequestFailed:
