@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ class ProcessServices:
 
     Args:
         model: what operators mean that name none; None: there is none.
-        threads: threads that one model call may use on a CPU.
+        threads: threads that one model call may use on a CPU; None: as many as there are cores, as a worker does.
         milvus_uri: the store; None: there is none.
         milvus_token: for it.
         milvus_ca_file: PEM file of the authorities that may sign its certificate; empty: those that gRPC knows.
@@ -35,7 +36,7 @@ class ProcessServices:
         self,
         *,
         model: str | None = "demo",
-        threads: int = 1,
+        threads: int | None = None,
         milvus_uri: str | None = None,
         milvus_token: str = "",
         milvus_ca_file: str = "",
@@ -48,7 +49,7 @@ class ProcessServices:
         self.fetcher = fetcher or Fetcher()
         self.limits = limits or ImageLimits()
         self._model = model
-        self._threads = threads
+        self._threads = threads or len(os.sched_getaffinity(0))
         self._milvus = (milvus_uri, milvus_token, milvus_ca_file)
         self._lock = threading.RLock()
         self._models: dict[tuple[str, str, tuple[str, ...]], LoadedModel] = {}

@@ -57,7 +57,7 @@ class Local:
         own = local_services() if services is None else services
         self._served = compile_pipelines(
             {NAME: pipeline},
-            Place(own, device),
+            Place(own, device, threads=_cores()),
             BatchPolicy(max_batch_size, max_delay),
             close=own.close if isinstance(own, ProcessServices) and services is None else lambda: None,
         )
