@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 LONG = 30.0  # a delay or timeout that no test sits out
 
@@ -31,10 +26,3 @@ class Gate:
     def hold(self) -> None:
         self.entered.clear()
         self.open.clear()
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
-    while not reached():
-        assert time.monotonic() < deadline
-        os.sched_yield()

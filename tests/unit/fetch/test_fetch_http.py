@@ -9,21 +9,7 @@ from pathlib import Path
 import pytest
 
 from clipfleet.operators import FetchLimits
-from support.http_server import BODY, Server, failure_of, fetcher, gzipped, redirect, response
-
-
-@pytest.fixture
-def serve():
-    servers = []
-
-    def start(answer, **options):
-        handle = answer if callable(answer) else lambda connection, _: connection.sendall(answer)
-        servers.append(Server(handle, **options))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+from support.http_server import BODY, failure_of, fetcher, gzipped, redirect, response
 
 
 def test_given_a_picture_then_its_bytes_come_back_and_the_request_is_plain(serve, monkeypatch):

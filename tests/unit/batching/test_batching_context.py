@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
 from clipfleet.batching import Full, FunctionFailed, batched
-from support.gate import LONG, Gate, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.open.set()
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("batched-"):
-            thread.join(5)
-            assert not thread.is_alive()
+from support.gate import LONG, Gate
+from support.waiting import wait_until
 
 
 def test_given_an_exception_among_the_outputs_then_that_caller_alone_gets_it() -> None:

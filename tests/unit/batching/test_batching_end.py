@@ -12,33 +12,12 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from clipfleet.batching import Batched, Closed, batched
 from support.gate import LONG, Gate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.open.set()
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("batched-"):
-            thread.join(5)
-            assert not thread.is_alive()
 
 
 def test_given_close_then_what_waits_is_run_and_later_calls_are_refused(gate: Gate) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -15,25 +14,7 @@ from clipfleet.batching import FunctionFailed, Reason, WrongCount, batched
 from support.gate import LONG, Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.open.set()
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("batched-"):
-            thread.join(5)
-            assert not thread.is_alive()
+    from collections.abc import Callable
 
 
 def test_given_calls_of_one_loop_then_each_gets_its_own_output_and_they_share_batches(gate: Gate) -> None:

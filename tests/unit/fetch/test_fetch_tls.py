@@ -12,21 +12,7 @@ import time
 import pytest
 
 from clipfleet.operators import FetchLimits
-from support.http_server import BODY, Server, failure_of, fetcher, response, trickle
-
-
-@pytest.fixture
-def serve():
-    servers = []
-
-    def start(answer, **options):
-        handle = answer if callable(answer) else lambda connection, _: connection.sendall(answer)
-        servers.append(Server(handle, **options))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+from support.http_server import BODY, failure_of, fetcher, response, trickle
 
 
 @pytest.fixture(scope="module")

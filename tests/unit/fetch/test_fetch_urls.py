@@ -15,7 +15,7 @@ from clipfleet.operators.addresses import is_public
 from clipfleet.operators.urls import read_url
 from clipfleet.schemas.errors import RequestFailed
 
-CASES = Path(__file__).resolve().parents[1] / "cases"
+CASES = Path(__file__).resolve().parents[2] / "cases"
 
 
 def _rows():

@@ -9,21 +9,7 @@ import tracemalloc
 
 import pytest
 
-from support.http_server import BODY, Server, failure_of, fetcher, gzipped, redirect, response, trickle
-
-
-@pytest.fixture
-def serve():
-    servers = []
-
-    def start(answer, **options):
-        handle = answer if callable(answer) else lambda connection, _: connection.sendall(answer)
-        servers.append(Server(handle, **options))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+from support.http_server import BODY, failure_of, fetcher, gzipped, redirect, response, trickle
 
 
 def _silent(connection, _):
