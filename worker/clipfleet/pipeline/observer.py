@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -10,10 +10,16 @@ if TYPE_CHECKING:
 __all__ = ["Observer"]
 
 
-class Observer(Protocol):
-    """Told of what stages do, in the thread that does it: keep it short. An exception of its own ends the process."""
+class Observer:
+    """Told of what stages do, in the thread that does it: keep it short. An exception of its own ends the process.
 
-    values: bool
+    Override what you need.
+
+    Attributes:
+        values: whether it is to be told of each value.
+    """
+
+    values: bool = False
 
     def ran(
         self,
@@ -36,7 +42,6 @@ class Observer(Protocol):
             ids: of their requests.
             waited_s: how long each waited for it.
         """
-        ...
 
     def made(self, request_id: str, step: str, row: tuple[int, ...], inputs: Sequence[Any], value: Any) -> None:
         """A step has its value (only called if ``values`` is true).
@@ -48,4 +53,3 @@ class Observer(Protocol):
             inputs: the input columns.
             value: what the stage gave, or the error it ended in.
         """
-        ...

@@ -21,17 +21,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from clipfleet.pipeline.observer import Observer
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from clipfleet.pipeline.observer import Observer
 
 __all__ = ["Observers", "Profile", "StageProfile"]
 
 _MOST_CALLS: Final = 200_000
 
 
-class Observers:
+class Observers(Observer):
     """Several observers as one."""
 
     def __init__(self, *observers: Observer) -> None:
@@ -118,13 +118,11 @@ class _Books:
     runs: array[float] = field(default_factory=lambda: array("d"))
 
 
-class Profile:
+class Profile(Observer):
     """Per stage: items, batches and their sizes, waiting, running. From any thread.
 
     It keeps eight bytes for each item and each call, and the first 200,000 calls for the trace.
     """
-
-    values = False
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -156,9 +154,6 @@ class Profile:
             self._began, self._ended = min(self._began, began), max(self._ended, ended)
             if len(self._calls) < _MOST_CALLS:
                 self._calls.append((stage, instance, thread, began, ended, size))
-
-    def made(self, request_id: str, step: str, row: tuple[int, ...], inputs: Sequence[Any], value: Any) -> None:
-        """It asks for no values."""
 
     def stages(self) -> list[StageProfile]:
         """The figures so far, in the order in which stages first ran."""

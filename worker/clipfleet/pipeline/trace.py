@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from clipfleet.pipeline.observer import Observer
 from clipfleet.pipeline.values import brief
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class TraceLine:
     value: str
 
 
-class Trace:
+class Trace(Observer):
     """The values of one request through each step, in short: nothing large is kept alive.
 
     Attributes:
@@ -47,18 +48,6 @@ class Trace:
         self._lines: list[TraceLine] = []
         self._left_out = 0
         self._lock = threading.Lock()
-
-    def ran(
-        self,
-        stage: str,
-        instance: str,
-        began: float,
-        ended: float,
-        size: int,
-        ids: Sequence[str],
-        waited_s: Sequence[float],
-    ) -> None:
-        """It is about values."""
 
     def made(self, request_id: str, step: str, row: tuple[int, ...], inputs: Sequence[Any], value: Any) -> None:
         """Note what was made, if it is for this request."""
