@@ -7,7 +7,6 @@ million of them holds a few; and each group may always have one, so that everyth
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clipfleet.pipeline.foreign import contained, unnoted
@@ -56,15 +55,17 @@ class Rows:
     def begin(self, work: Work, mark: float) -> Moved:
         """The first tasks of a request."""
         work.row.pending = 1
-        return _Move(self._room, work, mark).run(lambda move: move.begin())
+        move = _Move(self._room, work, mark)
+        return move.run(None, move.begin)
 
     def done(self, task: Task, value: Any) -> Moved:
         """A task has its value."""
-        return _Move(self._room, task.work, task.mark).run(lambda move: move.apply(task.row, task.step, value), task)
+        move = _Move(self._room, task.work, task.mark)
+        return move.run(task, move.apply, task.row, task.step, value)
 
     def drop(self, task: Task) -> Moved:
         """A task will not be run: its request has its verdict."""
-        return _Move(self._room, task.work, task.mark).run(lambda _: None, task)
+        return _Move(self._room, task.work, task.mark).run(task)
 
     def pump(self, task: Task, leash: Leash, follow: Callable[[list[Task]], None]) -> Moved:
         """Open further rows of a task's group; its source may run somebody's code: call it on a pool.
@@ -130,15 +131,15 @@ class _Move:
         self._tasks: list[Task] = []
         self._error: Exception | None = None
 
-    def run(self, change: Callable[[_Move], None], task: Task | None = None) -> Moved:
+    def run(self, task: Task | None, change: Callable[..., None] | None = None, *arguments: Any) -> Moved:
         """Do ``change``, then one thing less is under way for the task's row (the request's, without a task)."""
         row = self._work.row if task is None else task.row
         with self._work.lock:
             if task is not None:
                 for place in task.step.frees:
                     row.values[place] = None
-            if not self._work.over:
-                self._try(lambda: change(self))
+            if change is not None and not self._work.over:
+                self._try(change, *arguments)
             return self.moved(ended=self._leave(row))
 
     def tasks(self) -> list[Task]:
@@ -161,9 +162,9 @@ class _Move:
         self._work.over |= ended
         return Moved(self._tasks, ended, self._error)
 
-    def _try(self, change: Callable[[], None]) -> None:
+    def _try(self, change: Callable[..., None], *arguments: Any) -> None:
         try:
-            change()
+            change(*arguments)
         except Exception as error:  # noqa: BLE001  (an inline step is somebody's code)
             self.fail(error)
 
@@ -254,7 +255,7 @@ class _Move:
         row = Row([None] * self._work.program.size[group.row.depth + 1], group, group.count)
         group.count += 1
         row.pending = 1
-        self._try(lambda: self._start(row, group.step, value))
+        self._try(self._start, row, group.step, value)
         self._leave(row)
 
     def _start(self, row: Row, step: Step, value: Any) -> None:
@@ -265,7 +266,7 @@ class _Move:
         """All rows of a group are done: what gathers them goes on in the row above."""
         for step in group.step.gathers:
             if not self._work.over:
-                self._try(functools.partial(self._gather, group, step))
+                self._try(self._gather, group, step)
         return self._leave(group.row)
 
     def _gather(self, group: Group, step: Step) -> None:

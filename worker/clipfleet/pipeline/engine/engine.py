@@ -140,8 +140,8 @@ class Engine:
     def _advance(self, tasks: Sequence[Task], values: Sequence[Any]) -> None:
         """Take the outcome of a stage for each task: on to what follows, or to the host."""
         failures: list[tuple[Work, RequestFailed]] = []
-        finished: list[tuple[Work, list[Any]]] = []
         following: list[Task] = []
+        moves: list[tuple[Work, Moved]] = []
         watching = self._host.observer is not None and self._host.observer.values
         for task, given in zip(tasks, values, strict=True):
             value = unnoted(task.work, given)
@@ -153,14 +153,9 @@ class Engine:
                     failures.append((task.work, value))
                 following += self._rows.drop(task).tasks
             else:
-                moved = self._rows.done(task, value)
-                following += moved.tasks
-                if moved.ended:
-                    finished.append((task.work, task.work.row.values[task.work.program.result] or []))
-                elif moved.error is not None:
-                    failures.append((task.work, self._verdict(task.work, moved.error)))
+                moves.append((task.work, self._rows.done(task, value)))
         self._host.failed(failures)
-        self._host.finished(finished)
+        following += self._heeded(moves)
         self._schedule(following, {(task.row, task.step.then[0]): task for task in tasks if task.ticket is not None})
 
     def _drop(self, tasks: Sequence[Task]) -> None:
