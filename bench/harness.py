@@ -51,7 +51,7 @@ def _until(condition: Callable[[], Any], what: str, timeout: float = 30.0) -> No
     while not condition():
         if time.monotonic() > give_up:
             raise TimeoutError(what)
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks at the condition: another process, which cannot wake us
 
 
 def single(call: Callable[[], Any], count: int) -> float:

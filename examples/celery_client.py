@@ -25,7 +25,7 @@ run = app.send_task("clipfleet.index_corpus", kwargs={"sources": sys.argv[1:], "
 while not run.ready():
     if run.state == "PROGRESS":
         print(f"{run.info['indexed']} indexed, {run.info['shards_done']} of {run.info['shards']} shards done")
-    time.sleep(0.5)
+    time.sleep(0.5)  # Celery's results are asked for; a person reads the lines
 done = run.get()
 print(f"{done['indexed']} indexed, {sum(done['failed'].values())} failed, in {done['seconds']} s, run {done['run']}")
 

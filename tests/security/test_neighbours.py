@@ -185,7 +185,7 @@ def hold_for(seconds: float, fleet: Watched) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         assert all(one.is_running() for one in fleet.family), fleet.worker.log[-3000:]
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two looks that nothing has changed
 
 
 def test_given_strings_where_dead_letters_and_answers_go_then_requests_still_leave_the_queue(

@@ -163,7 +163,7 @@ class MilvusServer:
                 tail = (self.root / "stdout.log").read_text(errors="replace")[-2000:]
                 self.kill()
                 raise RuntimeError(f"Milvus did not start: {tail}")
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two looks at its health page
 
     def _healthy(self) -> bool:
         try:

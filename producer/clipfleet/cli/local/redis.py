@@ -129,7 +129,7 @@ class RedisServer:
             if redis_answers(url, timeout_s=0.2):
                 # Another server on that port would answer as well: ours must still be alive.
                 return child.alive()
-            time.sleep(0.02)
+            time.sleep(0.02)  # between two looks: a server that starts tells nobody
         return False
 
     def alive(self) -> bool:

@@ -166,7 +166,7 @@ class Stack:
                     raise CliError(f"the worker did not start; its log ({log}) ends:\n{self._worker.log_tail()}")
                 if time.monotonic() > deadline:
                     raise CliError(f"the worker was not ready within {WORKER_READY_S:.0f} s; its log is {log}")
-                time.sleep(_POLL_S)
+                time.sleep(_POLL_S)  # between two looks at the workers that have joined
 
     def watch(self, wait: Callable[[float], bool]) -> None:
         """Keep it running until ``wait(seconds)`` says that it shall end.
@@ -270,7 +270,7 @@ def open_local(
             # Just starting or stopping: in a moment there is one to attach to, or none.
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # between two tries for the folder, which another process holds
             continue
         try:
             with watched(stack.lost):
