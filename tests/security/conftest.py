@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from security.servers import DEPLOY, SELECTORS, Guarded, bundled, make_users, release
+from security.servers import DEPLOY, SELECTORS, Guarded, bundled, make_certificates, make_users, release
 from support.cli import Done, clean_environment
 from support.fixtures import keys, make_redis, redis_binary, skip_or_fail
 from support.fleet import WorkerProcess
@@ -38,6 +39,16 @@ def guarded(request: pytest.FixtureRequest, redis_binary: str, tmp_path: Path, k
     (tmp_path / "users.acl").write_text(made.stdout)
     with RedisServer(fitting[0], aclfile=tmp_path / "users.acl") as server:
         yield Guarded(server, tmp_path / "passwords", keys, selectors)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a CA's own, a server's and a client's certificate, and those of another CA."""
+    if shutil.which("openssl") is None:
+        skip_or_fail("no openssl to make certificates with")
+    folder = tmp_path_factory.mktemp("tls")
+    make_certificates(folder)
+    return folder
 
 
 @pytest.fixture

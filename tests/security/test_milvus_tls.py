@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from threading import Event
 from typing import TYPE_CHECKING
@@ -20,8 +19,6 @@ from clipfleet.schemas.result import decode_result
 from clipfleet.store import Row, Store, StoreConfig, StoreUnavailable, retrying
 from clipfleet.store.lite import LiteServer
 from clipfleet.worker import WorkerConfig
-from security.servers import make_certificates
-from support.fixtures import skip_or_fail
 from support.fleet import admit, results
 from support.tls_proxy import TlsProxy
 
@@ -36,15 +33,6 @@ if TYPE_CHECKING:
 
 TOKEN = "root:hunter2"
 PICTURE = b"P6 2 2 255 " + bytes(range(12))
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("openssl") is None:
-        skip_or_fail("no openssl to make certificates with")
-    folder = tmp_path_factory.mktemp("tls")
-    make_certificates(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

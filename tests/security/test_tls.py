@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import pytest
 import redis
 
 from clipfleet.producer import Client, Unavailable
-from security.servers import DEPLOY, SELECTORS, make_certificates, make_users, release
+from security.servers import DEPLOY, SELECTORS, make_users, release
 from support.cli import end, start
 from support.fixtures import skip_or_fail
 from support.redis_server import RedisServer, free_port
@@ -23,15 +22,6 @@ if TYPE_CHECKING:
     from clipfleet.schemas.keys import QueueKeys
     from support.cli import Done
     from support.fleet import WorkerProcess
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("openssl") is None:
-        skip_or_fail("no openssl to make certificates with")
-    folder = tmp_path_factory.mktemp("tls")
-    make_certificates(folder)
-    return folder
 
 
 @pytest.fixture

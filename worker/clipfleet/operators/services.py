@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from typing import TYPE_CHECKING
 
+from clipfleet.operators.cores import usable_cores
 from clipfleet.operators.fetch import Fetcher
 from clipfleet.operators.limits import ImageLimits
 from clipfleet.operators.operator import LoadedModel
@@ -49,7 +49,7 @@ class ProcessServices:
         self.fetcher = fetcher or Fetcher()
         self.limits = limits or ImageLimits()
         self._model = model
-        self._threads = threads or len(os.sched_getaffinity(0))
+        self._threads = threads or usable_cores()
         self._milvus = (milvus_uri, milvus_token, milvus_ca_file)
         self._lock = threading.RLock()
         self._models: dict[tuple[str, str, tuple[str, ...]], LoadedModel] = {}

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import BatchPolicy, Lane
+from clipfleet.operators.cores import usable_cores
 from clipfleet.operators.here import local_services
 from clipfleet.operators.operator import OMIT, Place
 from clipfleet.operators.services import ProcessServices
@@ -57,7 +58,7 @@ class Local:
         own = local_services() if services is None else services
         self._served = compile_pipelines(
             {NAME: pipeline},
-            Place(own, device, threads=_cores()),
+            Place(own, device, threads=usable_cores()),
             BatchPolicy(max_batch_size, max_delay),
             close=own.close if isinstance(own, ProcessServices) and services is None else lambda: None,
         )
@@ -67,7 +68,7 @@ class Local:
         stages = self._served.stages
         takes = [one.policy.max_batch_size * len(one.runs) for one in stages if isinstance(one, BatchStage)]
         self._most = 2 * max([16, *takes])
-        self._engine = Engine(self._served, self._host, threads=_cores(), rows=2 * self._most)
+        self._engine = Engine(self._served, self._host, threads=usable_cores(), rows=2 * self._most)
         self._engine.start()
 
     def run(self, inputs: dict[str, Any]) -> Result:
@@ -260,7 +261,3 @@ def _table(work: Work, rows: list[tuple[Any, ...]]) -> Table:
         kept = [place for place, value in enumerate(rows[0]) if value is not OMIT]
         return Table(tuple(columns[place] for place in kept), [tuple(rows[0][place] for place in kept)])
     return Table(columns, [tuple(None if value is OMIT else value for value in row) for row in rows])
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

@@ -9,11 +9,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import BatchPolicy
+from clipfleet.operators.cores import usable_cores
 from clipfleet.operators.operator import Place
 from clipfleet.pipeline.builtin import builtin_pipelines
 from clipfleet.pipeline.compile import compile_pipelines
 from clipfleet.pipeline.named import load_pipeline
-from clipfleet.worker.config import NO_MODEL, usable_cores
+from clipfleet.worker.config import NO_MODEL
 from clipfleet.worker.hooks import Hooks, load_hooks
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 from clipfleet.schemas import limits
 from clipfleet.schemas.keys import NAME, QueueKeys
 
-__all__ = ["NO_MODEL", "WorkerConfig", "usable_cores"]
+__all__ = ["NO_MODEL", "WorkerConfig"]
 
 # Serves ``echo`` alone: for probes, benchmarks of the queue, and tests of everything but the model.
 NO_MODEL = "none"
@@ -166,11 +166,6 @@ class WorkerConfig:
                 "pipelines": tuple(message["pipelines"]),
             }
         )
-
-
-def usable_cores() -> int:
-    """Cores that this process may use, by affinity; a container's quota is its affinity's business."""
-    return len(os.sched_getaffinity(0))
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:
