@@ -7,7 +7,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from clipfleet.index.sources import Failure, Item, SourceError, Tars, Videos, Zips
+from clipfleet.index.sources import Failure, Hides, Item, SourceError, Tars, Videos, Zips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,10 +71,10 @@ class _PartOf:
         return self._source.about
 
     def events(self, seen: Seen) -> Iterator[Event]:
-        """The part's items and failures. That a source as a whole is broken, and what is skipped, each part tells."""
+        """The part's items and failures. What is skipped, and what may hide items of any part, each part tells."""
         for event in self._source.events(seen):
-            whole = isinstance(event, Failure) and event.whole
-            if whole or not isinstance(event, Item | Failure) or self._part.holds(event.id):
+            common = isinstance(event, Failure) and (event.whole or event.hides is not Hides.ITSELF)
+            if common or not isinstance(event, Item | Failure) or self._part.holds(event.id):
                 yield event
 
     def count(self) -> Iterator[object]:

@@ -205,7 +205,7 @@ class _Run:
             case Skip():
                 if event.reason == Skip.OTHER:
                     self.report.skipped += event.count
-                else:
+                elif event.reason == Skip.DUPLICATE:
                     self.report.duplicates += event.count
             case Failure():
                 self._settled(Outcome(event.label, event.id, event.error, event.whole))

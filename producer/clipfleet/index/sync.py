@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from clipfleet.index.sources import Failure, Item, Seen
+from clipfleet.index.sources import Failure, Hides, Item, Seen, Skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,8 +20,9 @@ _MOST_KEPT: Final = 1_000
 class Visited:
     """The ids that a run has met, on disk; a context manager.
 
-    What could not be read has not left: an unreadable folder keeps everything below it, and a shard or a table that
-    is broken, or a source that gave nothing at all (a disk that is not mounted), keeps everything.
+    What could not be read has not left: an unreadable folder, or a link that leads nowhere, keeps everything below it;
+    a shard or a table that is broken, a row of which nobody knows the id, or a source that gave nothing at all (a disk
+    that is not mounted), keeps everything.
     """
 
     def __init__(self) -> None:
@@ -56,11 +57,13 @@ class Visited:
         """One event of a source."""
         if isinstance(event, Item | Failure):
             self._ids.add(event.id, b"")
-        if isinstance(event, Failure):
-            if event.whole or event.id == "." or len(self._kept) >= _MOST_KEPT:
-                self._doubt = self._doubt or f"{event.label}: {event.error.message}"
-            else:
+        if isinstance(event, Skip) and event.reason == Skip.EMPTY:
+            self._doubt = self._doubt or f"{event.label}: gave nothing at all"
+        elif isinstance(event, Failure) and (event.whole or event.hides is not Hides.ITSELF):
+            if event.hides is Hides.BELOW and not event.whole and event.id != "." and len(self._kept) < _MOST_KEPT:
                 self._kept.append(event.id)
+            else:
+                self._doubt = self._doubt or f"{event.label}: {event.error.message}"
 
     def ended(self, source: Source, *, items: int) -> None:
         """A source has come to its end."""

@@ -25,14 +25,21 @@ class Found:
         path: where it is.
         id: its path relative to its source, with ``/``, as valid UTF-8; the row's id.
         error: why it cannot be indexed; None for a picture to be read.
+        below: whether pictures may be below it that could not be seen.
     """
 
     path: Path
     id: str
     error: RequestFailed | None = None
+    below: bool = False
 
 
-def walk(sources: Sequence[Path], *, on_skipped: Callable[[Path], None] | None = None) -> Iterator[Found]:
+def walk(
+    sources: Sequence[Path],
+    *,
+    on_skipped: Callable[[Path], None] | None = None,
+    on_empty: Callable[[Path], None] | None = None,
+) -> Iterator[Found]:
     """The pictures below ``sources``, in the order in which the file system gives them.
 
     - A source that is a file is taken whatever its name; in folders, names with a picture's suffix are.
@@ -40,7 +47,8 @@ def walk(sources: Sequence[Path], *, on_skipped: Callable[[Path], None] | None =
     - The other files of a folder are passed over as well; ``on_skipped`` is called with each.
     - A source that is given twice is walked once.
     - Links are followed; no folder is entered twice, so loops end.
-    - What cannot be read is yielded with its ``error``.
+    - What cannot be read is yielded with its ``error``, and so are links that lead nowhere: to a folder, perhaps.
+    - ``on_empty`` is called with each source that gave nothing at all.
     - An id that an earlier source holds as well is an error: the later picture would replace the earlier one.
 
     Raises:
@@ -54,8 +62,12 @@ def walk(sources: Sequence[Path], *, on_skipped: Callable[[Path], None] | None =
         once.setdefault(source.resolve(), source)
     for number, source in enumerate(once.values()):
         earlier = [other for other in list(once.values())[:number] if other.is_dir()]
+        empty = True
         for found in _walk_source(source, on_skipped):
+            empty = False
             yield _unless_taken(found, source, earlier)
+        if empty and on_empty is not None:
+            on_empty(source)
 
 
 def _walk_source(source: Path, on_skipped: Callable[[Path], None] | None) -> Iterator[Found]:
@@ -87,6 +99,8 @@ def walk_below(
                     yield from scans.enter(Path(entry.path))
             elif taken(entry.path, False):
                 yield from _picture(source, entry)
+            elif taken(entry.path, True) and (error := _closed_door(entry)) is not None:
+                yield Found(Path(entry.path), _relative(source, Path(entry.path)), error, below=True)
             elif on_skipped is not None:
                 on_skipped(Path(entry.path))
 
@@ -111,10 +125,12 @@ class _Scans:
         try:
             status = folder.stat()
             if (status.st_dev, status.st_ino) not in self._seen:
+                scan = self._stack.enter_context(os.scandir(folder))
+                # Not before: under each of its names it is to be told that it cannot be read.
                 self._seen.add((status.st_dev, status.st_ino))
-                self._open.append((folder, self._stack.enter_context(os.scandir(folder))))
+                self._open.append((folder, scan))
         except OSError as error:
-            yield Found(folder, _relative(self._source, folder), unreadable(error))
+            yield Found(folder, _relative(self._source, folder), unreadable(error), below=True)
 
     def __iter__(self) -> Iterator[os.DirEntry[str] | Found]:
         while self._open:
@@ -123,7 +139,7 @@ class _Scans:
                 entry = next(scan, None)
             except OSError as error:
                 self._open.pop()
-                yield Found(folder, _relative(self._source, folder), unreadable(error))
+                yield Found(folder, _relative(self._source, folder), unreadable(error), below=True)
                 continue
             if entry is None:
                 self._open.pop()
@@ -136,6 +152,17 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+def _closed_door(entry: os.DirEntry[str]) -> RequestFailed | None:
+    """Why nobody knows what a link leads to, perhaps a folder of a disk that is not mounted; None when it is known."""
+    try:
+        entry.is_dir()
+        if entry.is_symlink():
+            os.stat(entry.path)  # noqa: PTH116 - as the rest of the walk
+    except OSError as error:
+        return unreadable(error)
+    return None
 
 
 def has_suffix(name: str) -> bool:

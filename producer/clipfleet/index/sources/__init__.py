@@ -10,10 +10,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clipfleet.index.files import printable
+from clipfleet.index.files import open_regular, printable
 from clipfleet.index.sources.braces import expand
 from clipfleet.index.sources.folder import Folders, Glob, is_pattern, matches
-from clipfleet.index.sources.item import Event, Failure, Item, Skip, Source, SourceError, Stored
+from clipfleet.index.sources.item import Event, Failure, Hides, Item, Skip, Source, SourceError, Stored
 from clipfleet.index.sources.remote import RemoteFolder, is_remote, remote_files
 from clipfleet.index.sources.seen import Seen
 from clipfleet.index.sources.table import TABLE_SUFFIXES, Columns, Table
@@ -32,6 +32,7 @@ __all__ = [
     "Failure",
     "Folders",
     "Glob",
+    "Hides",
     "Item",
     "Seen",
     "Skip",
@@ -106,7 +107,8 @@ def _videos(text: str) -> list[tuple[Path, str]]:
     found: list[tuple[Path, str]] = []
     for each in _expanded(text):
         if is_pattern(each) and not os.path.lexists(each):
-            found += sorted((one.path, one.id) for one in Glob(each).found(None) if one.error is None)
+            # Folders that cannot be searched, too: each is then a video that cannot be opened.
+            found += sorted((one.path, one.id) for one in Glob(each).found(None))
         else:
             found.append((Path(each), printable(Path(each).name)))
     if not any(os.path.lexists(path) for path, _ in found):
@@ -164,6 +166,8 @@ def _paths(text: str, *, there: bool = False) -> list[Path]:
 
 def _table(path: Path, columns: Columns) -> Source:
     try:
+        if not path.name.lower().endswith(TABLE_SUFFIXES):
+            open_regular(path).close()  # a folder that a pattern could not search
         return Table(path, columns)
     except RequestFailed as error:
         return _Unreadable(path, error)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.index.files import printable
-from clipfleet.index.sources.item import Failure, Item, Skip
+from clipfleet.index.sources.item import Failure, Hides, Item, Skip
 from clipfleet.index.sources.seen import Met
 from clipfleet.index.walk import Found, has_suffix, walk, walk_below
 from clipfleet.schemas.errors import ErrorCode, error_for
@@ -41,7 +41,13 @@ class Folders:
 
     def events(self, seen: Seen) -> Iterator[Event]:
         """A picture for each file that is one by its name."""
-        yield from _events(lambda on_skipped: walk(self._paths, on_skipped=on_skipped), None if self._alone else seen)
+        empty: list[Path] = []
+        yield from _events(
+            lambda on_skipped: walk(self._paths, on_skipped=on_skipped, on_empty=empty.append),
+            None if self._alone else seen,
+        )
+        for path in empty:
+            yield Skip(Skip.EMPTY, 0, printable(str(path)))
 
     def count(self) -> Iterator[object]:
         """Each file."""
@@ -115,10 +121,12 @@ def is_pattern(text: str) -> bool:
 def matches(pattern: str) -> list[Path]:
     """The files that a pattern of shards or tables stands for, sorted: they are few, and their order is kept.
 
+    Folders that cannot be searched are among them: whoever opens one learns why, and that something may be missing.
+
     Raises:
         FileNotFoundError: none.
     """
-    found = sorted(each.path for each in Glob(pattern).found(None) if each.error is None)
+    found = sorted(each.path for each in Glob(pattern).found(None))
     if not found:
         raise FileNotFoundError(pattern)
     return found
@@ -134,7 +142,7 @@ def _events(walking: Callable[[Callable[[Path], None]], Iterable[Found]], seen: 
     for found in walking(skip):
         label = printable(str(found.path))
         if found.error is not None:
-            yield Failure(found.id, label, found.error)
+            yield Failure(found.id, label, found.error, hides=Hides.BELOW if found.below else Hides.ITSELF)
         elif seen is not None and (met := seen.add(found.id, os.fsencode(os.path.realpath(found.path)))) is not Met.NEW:
             error = error_for(ErrorCode.BAD_REQUEST, "another picture has the same id")
             yield Skip(Skip.DUPLICATE) if met is Met.SAME else Failure(found.id, label, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from clipfleet.producer.requests import Url
     from clipfleet.schemas.errors import RequestFailed
 
-__all__ = ["Event", "Failure", "Item", "Place", "Skip", "Source", "SourceError", "Stored"]
+__all__ = ["Event", "Failure", "Hides", "Item", "Place", "Skip", "Source", "SourceError", "Stored"]
 
 
 class SourceError(ValueError):
@@ -69,6 +70,14 @@ class Item:
     size: int | None = None
 
 
+class Hides(Enum):
+    """Which rows a failure says nothing of: they may be there as before, and must not be taken for gone."""
+
+    ITSELF = "itself"  # the one whose id it has
+    BELOW = "below"  # all whose ids begin with its own and a slash: a folder
+    ANY = "any"  # nobody knows which
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Something that cannot be indexed; what comes after it goes on.
@@ -78,12 +87,14 @@ class Failure:
         label: where it is, for people.
         error: why.
         whole: whether it is said of a whole shard or table, which is then not done however many items it gave.
+        hides: what could not be seen for it.
     """
 
     id: str
     label: str
     error: RequestFailed
     whole: bool = False
+    hides: Hides = Hides.ITSELF
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +102,18 @@ class Skip:
     """What is passed over on purpose, and counted.
 
     Attributes:
-        reason: ``OTHER`` or ``DUPLICATE``.
+        reason: ``OTHER``, ``DUPLICATE`` or ``EMPTY``.
         count: how many.
+        label: which one, of what is empty.
     """
 
     reason: str
     count: int = 1
+    label: str = ""
 
     OTHER = "other"  # not a picture, nor what belongs to one
     DUPLICATE = "duplicate"  # the same id and the same picture once more
+    EMPTY = "empty"  # one of several folders has nothing in it: perhaps its disk is not mounted; counts as none
 
 
 Event: TypeAlias = "Item | Failure | Skip"

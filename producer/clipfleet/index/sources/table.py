@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from clipfleet.index.files import printable
-from clipfleet.index.sources.item import Failure, Item, Skip, SourceError
+from clipfleet.index.sources.item import Failure, Hides, Item, Skip, SourceError
 from clipfleet.index.sources.rows import ROW_READERS
 from clipfleet.index.sources.seen import Met
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
@@ -103,14 +103,15 @@ class Table:
 
     def _event(self, row: Row, seen: Seen) -> Event:
         label = id_ = f"{self._label}:{row.number}"
+        hides = Hides.ANY
         try:
             if row.error is not None:
                 raise row.error
             if self.id is not None:
-                id_ = _id(row.values.get(self.id), self.id)
+                id_, hides = _id(row.values.get(self.id), self.id), Hides.ITSELF
             item = self._item(id_ if self.id is not None else None, label, row.values)
         except RequestFailed as error:
-            return Failure(id_, label, error)
+            return Failure(id_, label, error, hides=hides)
         match seen.add(item.id, _reference(item)):
             case Met.SAME:
                 return Skip(Skip.DUPLICATE)

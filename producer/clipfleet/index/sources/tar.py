@@ -8,12 +8,12 @@ cuts at the first dot of the file's name.) Suffixes are read case-blind. A pictu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from clipfleet.index.files import MAX_FILE_BYTES, PICTURE_SUFFIXES, printable
-from clipfleet.index.sources.item import Failure, Item, Skip
+from clipfleet.index.sources.item import Failure, Hides, Item, Skip
 from clipfleet.index.sources.json_text import read_object
 from clipfleet.index.sources.seen import Met
 from clipfleet.index.sources.tar_stream import Gap, Member, TarStream
@@ -130,7 +130,7 @@ class _Shard:
         if member.is_folder:
             return
         if member.doubtful:
-            yield self._failure(member.name, member, _unread(member))
+            yield replace(self._failure(member.name, member, _unread(member)), hides=Hides.ANY)
             return
         name = "/".join(part for part in member.name.split("/") if part not in {"", "."})
         path = PurePosixPath(name)
