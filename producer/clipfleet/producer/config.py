@@ -28,7 +28,17 @@ if TYPE_CHECKING:
 
     from clipfleet.producer.requests import NewRequest
 
-__all__ = ["CLOSED", "TO_INBOX", "Config", "Delivery", "LaneName", "ReplyKind", "is_id", "make_config"]
+__all__ = [
+    "CLOSED",
+    "TO_INBOX",
+    "Config",
+    "Delivery",
+    "LaneName",
+    "ReplyKind",
+    "checked_timeout",
+    "is_id",
+    "make_config",
+]
 
 LaneName: TypeAlias = Literal["interactive", "bulk"]
 ReplyKind: TypeAlias = Literal["inbox", "key"]
@@ -37,6 +47,20 @@ CLOSED: Final = "this client is closed: make a new one"
 LONGEST_BLOCK_S: Final = 2.0
 # Nothing here is behind the queue's own refusal: its time is unknown, and one round trip frees many places.
 OWN_RETRY_AFTER_S: Final = 0.05
+
+
+def checked_timeout(given: object) -> float:
+    """``given``, if it is a request's timeout in seconds.
+
+    Raises:
+        TypeError: no number.
+        ValueError: not within 1 ms to 24 h.
+    """
+    if not isinstance(given, int | float):
+        raise TypeError(f"a timeout is a number of seconds, not {type(given).__name__}")
+    if not 0.001 <= given <= MAX_TTL_MS / 1000:
+        raise ValueError(f"a timeout is 0.001 to {MAX_TTL_MS // 1000} seconds, not {given}")
+    return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +103,7 @@ class Config:
             ValueError: not within 1 ms to 24 h.
         """
         given = request.timeout if request.timeout is not None else self.timeout_s
-        if given is None:
-            return default_ttl_ms(request.pipeline) / 1000
-        if not isinstance(given, int | float):
-            raise TypeError(f"a timeout is a number of seconds, not {type(given).__name__}")
-        if not 0.001 <= given <= MAX_TTL_MS / 1000:
-            raise ValueError(f"a timeout is 0.001 to {MAX_TTL_MS // 1000} seconds, not {given}")
-        return given
+        return default_ttl_ms(request.pipeline) / 1000 if given is None else checked_timeout(given)
 
     def check_room(self, unanswered: int) -> None:
         """Refuse one more request above ``max_unanswered``: memory here and in the inbox is bounded.

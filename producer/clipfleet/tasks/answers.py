@@ -11,6 +11,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from clipfleet.producer import requests
+from clipfleet.producer.config import checked_timeout
 from clipfleet.schemas.errors import ErrorCode, QueueFull, RequestFailed, Unavailable, error_for
 from clipfleet.tasks.fleet import client, failure, picture
 
@@ -148,9 +149,12 @@ def _built(build: Callable[[], NewRequest]) -> NewRequest:
         RequestFailed: ``bad_request``.
     """
     try:
-        return build()
+        request = build()
+        if request.timeout is not None:
+            checked_timeout(request.timeout)
     except (TypeError, ValueError, OverflowError, struct.error) as error:
         raise error_for(ErrorCode.BAD_REQUEST, str(error)) from None
+    return request
 
 
 def _vector(result: Result) -> dict[str, Any]:
