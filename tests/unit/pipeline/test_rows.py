@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -203,6 +205,29 @@ def test_given_a_million_rows_then_few_are_live_at_once_and_the_source_is_read_a
     with flow.window_all("j", "sum", sum).output("sum") as running:
         assert running(20_000).item() == 20_000
     assert most <= 2 * 2 * 16 + 1
+
+
+def test_given_a_column_that_nothing_reads_any_more_then_its_value_is_let_go_while_the_request_goes_on() -> None:
+    class Pixels:
+        pass
+
+    made: list[weakref.ref[Pixels]] = []
+
+    def decode(_: int) -> Pixels:
+        pixels = Pixels()
+        made.append(weakref.ref(pixels))
+        return pixels
+
+    def alive(_: int) -> bool:
+        gc.collect()
+        return made[-1]() is not None
+
+    flow = pipeline.input("x").map("x", "pixels", decode).map("pixels", "y", lambda _: 1)
+    with flow.map("y", "alive", alive).output("alive") as freed:
+        assert freed(0).item() is False
+    # Two readers: it stays until the request ends.
+    with flow.map(("y", "pixels"), "alive", lambda y, _: alive(y)).output("alive") as kept:
+        assert kept(0).item() is True
 
 
 @pytest.mark.parametrize("lazy", [False, True])
