@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from clipfleet.pipeline.graph import borrowed, parent_scope
 from clipfleet.pipeline.program import Does, Program, Served, Step
@@ -74,7 +74,6 @@ class _Compiler:
         self._places: dict[Column, int] = {}
         self._sizes: list[int] = [0]
         self._steps: list[Step] = []
-        self._entry: dict[Node, Step] = {}
         self._exit: dict[Node, Step] = {}
         self._depth: dict[int, int] = {}
         self._operators: list[Operator] = []
@@ -118,14 +117,13 @@ class _Compiler:
         elif node.kind == "gather":
             step = self._step(node.name, "gather", None, reads, tuple(map(self._place, node.writes)), depth)
             self._place_node(node, step, step)
-            self._opens(node).gathers += (step,)
+            self._exit[node.scope[-1]].gathers += (step,)
         elif node.kind == "output":
             self._output(node, reads, depth)
         else:
             self._run(node, reads, depth)
 
     def _run(self, node: Node, reads: tuple[tuple[int, int], ...], depth: int) -> None:
-        does: dict[str, Does] = {"map": "map", "flat_map": "flat_map", "filter": "filter", "sink": "sink"}
         stage = self._stages.stage(node, self._model)
         if stage.operator is not None:
             self._operators.append(stage.operator)
@@ -135,7 +133,7 @@ class _Compiler:
             entry = self._step(f"{node.name}: prepare", "map", stage.prepare, reads, (hidden,), depth)
             reads = ((0, hidden),)
         writes = tuple(map(self._place, node.writes))
-        main = self._step(node.name, does[node.kind], stage.main, reads, writes, depth)
+        main = self._step(node.name, cast("Does", node.kind), stage.main, reads, writes, depth)
         main.inline = node.options.inline
         if entry is not None:
             self._link(entry, main)
@@ -147,7 +145,7 @@ class _Compiler:
         self._place_node(node, step, step)
         for level in range(depth, 0, -1):
             gather = self._step("output", "gather", None, ((0, step.writes[0]),), (self._new_place(level - 1),), level)
-            self._exit_of_opener(node.scope[level - 1]).gathers += (gather,)
+            self._exit[node.scope[level - 1]].gathers += (gather,)
             self._link(step, gather)
             step = gather
         flat = self._inline(lambda rows: _flat(rows, depth), ((0, step.writes[0]),), 0)
@@ -161,7 +159,7 @@ class _Compiler:
     # Edges --------------------------------------------------------------------------------------------------------
 
     def _place_node(self, node: Node, entry: Step, leave: Step) -> None:
-        self._entry[node], self._exit[node] = entry, leave
+        self._exit[node] = leave
         # A branch of the rows above is waited for where the rows below are opened (see ``borrowed``).
         parents = [one for one in node.parents if parent_scope(one) == node.scope] + self._waits.get(node, [])
         entry.waits_for = len(parents)
@@ -171,12 +169,6 @@ class _Compiler:
     @staticmethod
     def _link(before: Step, after: Step) -> None:
         before.then += (after,)
-
-    def _opens(self, node: Node) -> Step:
-        return self._exit_of_opener(node.scope[-1])
-
-    def _exit_of_opener(self, opener: Node) -> Step:
-        return self._exit[opener]
 
     # Places -------------------------------------------------------------------------------------------------------
 
