@@ -21,6 +21,12 @@ OPTIONS = {"collection": "images", "columns": {}, "step_s": 1.0, "patience_s": 6
         ({"REDIS_URL": "redis://u:p@r:7000/4"}, "redis://u:p@r:7000/5", "redis://u:p@r:7000/5"),
         ({"REDIS_URL": "rediss://r"}, *["rediss://r/1?ssl_cert_reqs=CERT_REQUIRED"] * 2),
         ({"REDIS_URL": "unix:///run/redis.sock"}, *["redis+socket:///run/redis.sock?virtual_host=1"] * 2),
+        ({"REDIS_URL": "unix:///run/redis.sock?db=1"}, *["redis+socket:///run/redis.sock?virtual_host=2"] * 2),
+        ({"REDIS_URL": "redis://r?db=3"}, *["redis://r/4"] * 2),
+        (
+            {"REDIS_URL": "rediss://r?ssl_check_hostname=true"},
+            *["rediss://r/1?ssl_check_hostname=true&ssl_cert_reqs=CERT_REQUIRED"] * 2,
+        ),
         ({"CELERY_BROKER_URL": "amqp://r", "CELERY_RESULT_BACKEND": "rpc://"}, "amqp://r", "rpc://"),
         (
             {"CLIPFLEET_CELERY_BROKER_URL": "redis://a/2", "CELERY_BROKER_URL": "redis://b"},
@@ -51,6 +57,9 @@ def root(tmp_path):
     (tmp_path / "root" / "pictures").mkdir(parents=True)
     (tmp_path / "root" / "{odd}").mkdir()
     (tmp_path / "root" / "out").symlink_to(tmp_path)
+    (tmp_path / "root" / "[out]").symlink_to(tmp_path)
+    (tmp_path / "out.mp4").touch()
+    (tmp_path / "root" / "video.mp4").symlink_to(tmp_path / "out.mp4")
     (tmp_path / "root" / "s-0.tar").touch()
     (tmp_path / "root" / "s-2.tar").touch()
     return tmp_path / "root"
@@ -61,6 +70,7 @@ def root(tmp_path):
     [
         *("", "..", "../root", "pictures/../../root", "/etc", "/etc/*.png", "out", "out/*.png", "../*.csv", "../x.tar"),
         *("{pictures,..}", "{pictures,../..}", "{pictures,/etc}", "{pictures,out}/**", "{1..99999999}"),
+        *("[out]", "video.mp4", "v*.mp4"),
     ],
 )
 def test_given_a_source_outside_of_the_root_when_planned_then_it_is_refused(root, name):

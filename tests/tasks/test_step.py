@@ -110,6 +110,25 @@ def test_given_a_source_that_vanished_when_a_step_comes_then_it_is_a_failure_and
     assert (step.over, shard.failed) == (True, {"fetch_failed": 1})
 
 
+def test_given_links_made_after_the_plan_when_a_step_comes_then_what_leads_out_of_the_root_is_not_read(
+    run_step, corpus, tmp_path_factory
+):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "secret.png").write_bytes(b"x")
+    with tarfile.open(corpus / "t.tar", "w") as archive:
+        archive.add(outside / "secret.png", "secret.png")
+    plan = make_plan(["a", "t.tar"], corpus, shards=1, step_s=60.0, **OPTIONS)
+    (corpus / "a" / "secret.png").symlink_to(outside / "secret.png")
+    (corpus / "a" / "inside.png").symlink_to(corpus / "a" / "00.png")
+    (corpus / "a" / "more").symlink_to(outside)
+    (corpus / "t.tar").rename(outside / "t.tar")
+    (corpus / "t.tar").symlink_to(outside / "t.tar")
+    client = Client()
+    step, shard = run_step(client, plan=plan)
+    assert (step.over, shard.failed) == (True, {"fetch_forbidden": 2, "fetch_failed": 1})
+    assert sorted(client.sent) == [*(f"{number:02}.png" for number in range(12)), "inside.png"]
+
+
 def test_given_shards_when_each_has_run_then_together_they_sent_each_picture_once(run_step):
     clients = [Client() for _ in range(3)]
     for number, client in enumerate(clients):

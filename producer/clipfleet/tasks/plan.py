@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from clipfleet.index.sources import TABLE_SUFFIXES, Columns, Failure, Item, Seen, Skip, SourceError, open_sources
 from clipfleet.index.sources.braces import expand
 from clipfleet.index.sources.folder import is_pattern, matches
 from clipfleet.index.sources.remote import is_remote, remote_files
 from clipfleet.index.sources.tar import TAR_SUFFIXES
+from clipfleet.index.sources.video import VIDEO_SUFFIXES
 from clipfleet.index.sources.zip import ZIP_SUFFIXES
+from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from clipfleet.index.sources import Event, Source
 
-__all__ = ["Plan", "Unit", "identity", "make_plan"]
+__all__ = ["Plan", "Unit", "digest", "identity", "is_digest", "make_plan"]
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{20}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +84,20 @@ class Plan:
     def events(self, unit: Unit, shard: int, root: Path) -> Iterator[Event]:
         """What ``unit`` holds for ``shard``; names that nothing has any more are failures.
 
+        What leads out of the root by a link, which may be newer than the plan, is a failure too.
+
         Raises:
             FileNotFoundError: a source is gone.
-            SourceError: a table has other columns than before.
+            SourceError: a table has other columns than before; a source has come to lie outside of the root.
         """
+        own = os.path.realpath(root)
+        for name in unit.names:
+            if not is_remote(name):
+                _inside(name, root)
         with Seen() as seen:
             for source in _opened(unit, self.columns, root):
-                for event in source.events(seen):
+                for met in source.events(seen):
+                    event = _kept_in(own, met)
                     if self._is_ours(event, unit, shard):
                         yield event
 
@@ -176,10 +188,31 @@ def _inside(name: str, root: Path) -> None:
         raise SourceError(str(error)) from None
     own = os.path.realpath(root)
     for text in each:
-        fixed = next(part for part in (Path(text), *Path(text).parents) if not is_pattern(os.fspath(part)))
-        real = os.path.realpath(root / fixed)
-        if not text or ".." in Path(text).parts or os.path.commonpath([real, own]) != own:
+        if not text or ".." in Path(text).parts or not all(_is_below(own, path) for path in _named(text, root)):
             raise SourceError(f"{name or 'a source without a name'}: lies outside of CLIPFLEET_SOURCES_ROOT")
+
+
+def _named(text: str, root: Path) -> list[Path]:
+    """The folder in which a pattern begins, and the videos that match it; or the very file.
+
+    What else matches is looked at when it is met: shards and tables are units of their own, pictures events.
+    """
+    if os.path.lexists(root / text):
+        return [root / text]
+    fixed = next(part for part in (Path(text), *Path(text).parents) if not is_pattern(os.fspath(part)))
+    is_videos = is_pattern(text) and text.lower().endswith(VIDEO_SUFFIXES)
+    return [root / fixed, *(matches(os.fspath(root / text)) if is_videos else [])]
+
+
+def _is_below(own: str, path: Path) -> bool:
+    return os.path.commonpath([os.path.realpath(path), own]) == own
+
+
+def _kept_in(own: str, event: Event) -> Event:
+    if isinstance(event, Item) and isinstance(event.picture, Path) and not _is_below(own, event.picture):
+        out = error_for(ErrorCode.FETCH_FORBIDDEN, "a link leads out of CLIPFLEET_SOURCES_ROOT")
+        return Failure(event.id, event.label, out)
+    return event
 
 
 def _allowed(name: str, addresses: Sequence[str]) -> None:
@@ -198,3 +231,8 @@ def _allowed(name: str, addresses: Sequence[str]) -> None:
 def digest(value: Any) -> str:
     """A short name for what was asked for."""
     return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=10).hexdigest()
+
+
+def is_digest(value: object) -> bool:
+    """Whether ``value`` may be one: what a caller says becomes part of a key."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None

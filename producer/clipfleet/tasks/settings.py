@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from clipfleet.cli.settings import Flags, load
+from clipfleet.producer.connection.address import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,14 +72,15 @@ def settings() -> TaskSettings:
 
 def _beside(redis_url: str) -> str:
     """The next database of the fleet's Redis, so that ``FLUSHDB`` and ``KEYS`` of the one never meet the other."""
-    parts = urlsplit(redis_url)
+    parts, following = urlsplit(redis_url), parse_url(redis_url).db + 1
     if parts.scheme == "unix":
-        return f"redis+socket://{parts.netloc}{parts.path}?virtual_host=1"
-    number = parts.path.strip("/")
-    following = int(number) + 1 if number.isdigit() else 1
-    # Celery refuses rediss:// without a word on certificates.
-    query = parts.query or ("ssl_cert_reqs=CERT_REQUIRED" if parts.scheme == "rediss" else "")
-    return urlunsplit(parts._replace(path=f"/{following}", query=query))
+        return f"redis+socket://{parts.netloc}{parts.path}?virtual_host={following}"
+    options = dict(parse_qsl(parts.query))
+    options.pop("db", None)
+    if parts.scheme == "rediss":
+        # Celery refuses it without a word on certificates.
+        options.setdefault("ssl_cert_reqs", "CERT_REQUIRED")
+    return urlunsplit(parts._replace(path=f"/{following}", query=urlencode(options)))
 
 
 def celery_config() -> dict[str, Any]:

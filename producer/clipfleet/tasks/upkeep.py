@@ -13,6 +13,7 @@ from clipfleet.schemas.errors import ErrorCode, RequestFailed, Unavailable, erro
 from clipfleet.tasks.corpus import runs
 from clipfleet.tasks.fleet import bulk_client, failure
 from clipfleet.tasks.milvus import opened
+from clipfleet.tasks.plan import is_digest
 from clipfleet.tasks.runs import totals
 from clipfleet.tasks.settings import settings
 
@@ -28,6 +29,8 @@ def retry_dead(self: Any, *, limit: int = 1_000) -> dict[str, Any]:
         ``{"ok": nothing is left, "done": n, "failed": {code: n}, "left": n}``, or a failure when nobody is there.
     """
     del self
+    if type(limit) is not int or limit < 1:
+        return failure(error_for(ErrorCode.BAD_REQUEST, "limit is a number of letters, at least 1"))
     fleet = settings().fleet
     try:
         with QueueView.open(fleet.redis_url, fleet.queue, fleet.prefix) as view:
@@ -75,7 +78,7 @@ def reconcile(self: Any, run: str) -> dict[str, Any]:
         rows than indexed are no fault where the collection holds other corpora as well; fewer are.
     """
     del self
-    known = runs().get(run)
+    known = runs().get(run) if is_digest(run) else None
     if known is None:
         return failure(error_for(ErrorCode.BAD_REQUEST, "no such run is known; they are kept for a week"))
     collection = known.plan["collection"]
