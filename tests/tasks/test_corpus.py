@@ -5,10 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import redis
 from celery.exceptions import TaskRevokedError
+from celery.worker import state
 
 from clipfleet.schemas.errors import ErrorCode, error_for
-from clipfleet.tasks import corpus
+from clipfleet.tasks import corpus, upkeep
+from clipfleet.tasks.app import StepRequest, app
 from clipfleet.tasks.plan import make_plan
 from clipfleet.tasks.runs import REVOKED, Runs
 from clipfleet.tasks.step import Step
@@ -150,9 +153,59 @@ def test_given_a_store_that_is_away_when_all_is_indexed_then_the_alias_is_switch
     assert (state, result["ok"], result["switched"], result["before"]) == ("SUCCESS", True, True, "old")
 
 
+def away(*_args, **_options):
+    raise redis.exceptions.ConnectionError("gone")
+
+
+def test_given_a_redis_that_is_lost_before_the_claim_when_a_step_comes_then_it_comes_again(runs, monkeypatch):
+    stepping(monkeypatch, lambda step: pytest.fail("it must not run"))
+    for lost in ("get", "claim"):
+        with monkeypatch.context() as patched:
+            patched.setattr(runs, lost, away)
+            with pytest.raises(Retry):
+                corpus.index_shard(Task(), "r", 0, 0)
+
+
+def test_given_a_backend_that_is_lost_at_the_end_when_the_step_comes_again_then_the_run_ends(runs, monkeypatch):
+    stepping(monkeypatch, lambda step: setattr(step, "over", True))
+    task = Task()
+    with monkeypatch.context() as patched:
+        patched.setattr(task, "store_result", away)
+        with pytest.raises(Retry):
+            corpus.index_shard(task, "r", 0, 0)
+    corpus.index_shard(task, "r", 0, 0)
+    assert (task.stored["task"][0], runs.unfinished()) == ("FAILURE", [])  # nothing was indexed
+
+
+def test_given_a_redis_that_is_lost_when_a_step_is_revoked_then_the_celery_worker_lives_on(monkeypatch):
+    monkeypatch.setattr(corpus, "runs", away)
+    request = object.__new__(StepRequest)
+    request._request_dict = {corpus.TASKS_HEADER: ["task"], corpus.RUN_HEADER: "r", "expires": None}
+    request._app, request.id, request._already_revoked, request._expires = app, "step", False, None
+    state.revoked.add("task")
+    try:
+        assert request.revoked() is False
+    finally:
+        state.revoked.discard("task")
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"sources": []}, {"sources": [1]}, {"shards": 0}, {"shards": 257}, {"step_s": 0}, {"patience_s": -1}]
+    "wrong",
+    [
+        *({"sources": []}, {"sources": [1]}, {"sources": 7}, {"sources": {"a": 1}}, {"shards": 0}, {"shards": 257}),
+        *({"shards": "4"}, {"shards": 2.5}, {"shards": True}, {"step_s": 0}, {"step_s": "20"}, {"patience_s": -1}),
+        *({"patience_s": float("nan")}, {"patience_s": "1"}, {"columns": ["url"]}, {"columns": {"url": 1}}),
+        *({"collection": "a b"}, {"collection": 7}, {"collection": ""}),
+    ],
+    ids=repr,
 )
 def test_given_options_that_cannot_be_when_asked_then_it_is_a_value_error(wrong):
     with pytest.raises(ValueError, match="is"):
         corpus.index_corpus(Task(), **{"sources": ["a"], **wrong})
+
+
+def test_given_what_is_no_run_or_no_number_when_asked_then_it_is_an_answer():
+    for run in ("runs", 7, "../x", None, ["a"]):
+        assert upkeep.reconcile(Task(), run)["error"]["code"] == "bad_request"
+    for limit in (0, -1, "9", 1.5, None):
+        assert upkeep.retry_dead(Task(), limit=limit)["error"]["code"] == "bad_request"

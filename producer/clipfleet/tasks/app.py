@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import Celery
@@ -15,6 +16,8 @@ from clipfleet.tasks.settings import celery_config
 
 __all__ = ["StepRequest", "app"]
 
+_log = logging.getLogger(__name__)
+
 
 class StepRequest(Request):  # type: ignore[misc]  # Celery has no types
     """A step as the Celery worker holds it: where revocations are known, which are of the task that began the run."""
@@ -23,7 +26,11 @@ class StepRequest(Request):  # type: ignore[misc]  # Celery has no types
         """Whether this very message is revoked. A revoked run is ended first, so that the step does nothing."""
         headers = self.request_dict
         if any(task in state.revoked for task in headers.get(corpus.TASKS_HEADER) or ()):
-            corpus.revoke_run(self.app, headers[corpus.RUN_HEADER])
+            try:
+                corpus.revoke_run(self.app, headers[corpus.RUN_HEADER])
+            except corpus.AWAY:
+                # Raised here it would end the Celery worker itself; the run's next step says so again.
+                _log.exception("run %s is revoked, which cannot be kept now", headers[corpus.RUN_HEADER])
         return bool(super().revoked())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import uuid
 from contextlib import suppress
 from typing import Any, Final
@@ -27,6 +28,7 @@ from clipfleet.tasks.settings import settings
 from clipfleet.tasks.step import Keeper, Step
 
 __all__ = [
+    "AWAY",
     "PROGRESS",
     "RUN_HEADER",
     "TASKS_HEADER",
@@ -50,7 +52,9 @@ _MOST_RETRIES: Final = 10
 # A message may wait behind others for a while: only what nothing was sent for so long is asked for once more.
 _QUIET_MS: Final = 300_000
 # Trouble that passes and says nothing of the shard.
-_AWAY: Final = (redis.exceptions.RedisError, OperationalError, BackendError, OSError)
+AWAY: Final = (redis.exceptions.RedisError, OperationalError, BackendError, OSError)
+# Of a collection or an alias, as Milvus has them.
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _log = logging.getLogger(__name__)
 
 
@@ -124,7 +128,7 @@ def reindex(  # noqa: PLR0913 - what the task takes, all by name
     """
     if not settings().fleet.milvus_uri:
         raise ValueError("reindex needs MILVUS_URI in this Celery worker's environment")
-    if not alias or not 0 <= max_failed <= 1:
+    if not _is_name(alias) or not _is_number(max_failed) or not 0 <= max_failed <= 1:
         raise ValueError("reindex needs an alias, and max_failed is 0 to 1")
     asked = {"alias": alias, "sources": sources, "columns": columns}
     options = {"shards": shards, "columns": columns or {}, "step_s": step_s, "patience_s": patience_s}
@@ -134,8 +138,8 @@ def reindex(  # noqa: PLR0913 - what the task takes, all by name
 
 def _begin(task: Any, asked: dict[str, Any], sources: list[str] | str, **options: Any) -> None:
     """Make the plan, send the first step of each shard; or join the run that was asked for in the same words."""
-    names = [sources] if isinstance(sources, str) else list(sources)
-    _check(names, options["shards"], options["step_s"], options["patience_s"])
+    names = [sources] if isinstance(sources, str) else sources
+    _check(names, **options)
     run = digest(asked)
     try:
         plan = make_plan(names, settings().sources_root, settings().sources_addresses, **options)
@@ -155,11 +159,15 @@ def _begin(task: Any, asked: dict[str, Any], sources: list[str] | str, **options
 
 def index_shard(self: Any, run: str, number: int, turn: int) -> None:
     """One step of a shard, which sends the next one. Nobody's to call."""
-    _step(self, run, number, turn)
     try:
+        _step(self, run, number, turn)
         _show(self.app, run)
     except RequestFailed as error:
         _log.warning("run %s is done, but its alias is not switched yet: %s", run, error)
+        raise self.retry(countdown=_STALLED_S, max_retries=None) from None
+    except AWAY:
+        # Before its claim and after its end as well: what is not sent again then is the chain's end.
+        _log.exception("run %s, shard %d: Redis, the broker or the result backend does not answer", run, number)
         raise self.retry(countdown=_STALLED_S, max_retries=None) from None
 
 
@@ -178,9 +186,8 @@ def _step(self: Any, run: str, number: int, turn: int) -> None:
             _run_step(self.app, run, number, shard, known, keeper)
     except Lost:
         _log.warning("run %s, shard %d: somebody else goes on with it", run, number)
-    except _AWAY:
-        _log.exception("run %s, shard %d: Redis, the broker or the result backend does not answer", run, number)
-        raise self.retry(countdown=_STALLED_S, max_retries=None) from None
+    except AWAY:
+        raise  # nothing that the shard is to blame for
     except Exception as error:  # noqa: BLE001 - whatever it is: a shard that nobody ends would be waited for for ever
         _log.exception("run %s, shard %d: unforeseen", run, number)
         if self.request.retries < _MOST_RETRIES:
@@ -315,12 +322,25 @@ def _nothing(info: dict[str, Any], failures: list[dict[str, str]], gave_up: list
     return f"0 pictures indexed, {sum(info['failed'].values())} failed{first}{why}"
 
 
-def _check(names: list[str], shards: int, step_s: float, patience_s: float) -> None:
-    if not names or not all(isinstance(name, str) for name in names):
+def _check(names: Any, *, collection: Any, shards: Any, columns: Any, step_s: Any, patience_s: Any, **_: Any) -> None:
+    """Refuse what JSON can hold and no run can be: else each step, or each picture, would fail of it."""
+    if not names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("sources is a list of names")
-    if not 1 <= shards <= _MOST_SHARDS:
-        raise ValueError(f"shards is 1 to {_MOST_SHARDS}, not {shards}")
-    if not 0 < step_s <= 120:
-        raise ValueError(f"step_s is above 0 and at most 120 seconds, not {step_s}")
-    if patience_s <= 0:
-        raise ValueError(f"patience_s is above 0 seconds, not {patience_s}")
+    if not _is_name(collection):
+        raise ValueError(f"a collection is letters, digits and _, not starting with a digit, not {collection!r:.80}")
+    if type(shards) is not int or not 1 <= shards <= _MOST_SHARDS:
+        raise ValueError(f"shards is 1 to {_MOST_SHARDS}, not {shards!r}")
+    if not isinstance(columns, dict) or not all(isinstance(value, str) for value in columns.values()):
+        raise ValueError("columns is a map of names")
+    if not _is_number(step_s) or not 0 < step_s <= 120:
+        raise ValueError(f"step_s is above 0 and at most 120 seconds, not {step_s!r}")
+    if not _is_number(patience_s) or not patience_s > 0:
+        raise ValueError(f"patience_s is above 0 seconds, not {patience_s!r}")
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
