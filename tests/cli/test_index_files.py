@@ -71,5 +71,6 @@ def test_given_a_part_that_nobody_was_told_of_when_gone_on_then_its_rows_are_not
         assert run(manifest).indexed == PICTURES
         # The last transaction of a killed run is lost: the parts are whole, and the rows are known as sent.
         manifest._db.execute("UPDATE item SET state = ?", (State.SENT,))
+        manifest.tell("parts", "0")
         assert (run(manifest).earlier, manifest.counts()) == (PICTURES, {State.DONE: PICTURES})
     assert len(rows_of(here / "out")[1]) == PICTURES

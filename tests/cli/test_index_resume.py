@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import tarfile
 
 import pytest
 
@@ -131,3 +132,36 @@ def test_given_send_path_then_workers_are_told_where_and_what_they_cannot_know_f
     assert set(bad) == {"link.png", r"\xff.png"}
     assert "in none of the folders" in bad["link.png"]
     assert ids(done) == [f"{number}.png" for number in range(1, 10)]
+
+
+def test_given_the_manifest_of_another_collection_when_named_then_it_is_refused_and_nothing_seems_done(
+    cli, fleet, here
+):
+    assert cli("index", "pics", "--manifest", "m", **fleet).code == 0
+    done = cli("index", "pics", "--manifest", "m", "--collection", "other", **fleet)
+    assert (done.code, "m is the manifest of collection images, and not of collection other" in done.err) == (2, True)
+    done = cli("index", "pics", "--manifest", "m", "--to", "npy", "--out", "o", **fleet)
+    assert (done.code, "not of files in" in done.err) == (2, True)
+    done = cli("index", "pics", "--manifest", "m", "--collection", "other", "--fresh", "--json", **fleet)
+    assert (done.code, len(ids(done))) == (0, 10)
+
+
+def test_given_a_manifest_that_knows_other_sources_when_synced_then_nothing_is_deleted(cli, fleet, here):
+    (here / "more").mkdir()
+    (here / "more" / "x.png").write_bytes(b"x")
+    assert cli("index", "pics", "--manifest", "m", **fleet).code == 0
+    assert "0 that have left were taken out" in cli("index", "pics", "--manifest", "m", "--sync", **fleet).out
+    for args in (["more"], ["pics", "--shard", "1/3"]):
+        done = cli("index", *args, "--manifest", "m", "--sync", **fleet)
+        assert (done.code, "knows pictures of other sources, too" in done.err) == (2, True)
+    # Two corpora may share a manifest; but then neither can be synced.
+    assert cli("index", "more", "--manifest", "m", **fleet).code == 0
+    assert cli("index", "pics", "--manifest", "m", "--sync", **fleet).code == 2
+    assert cli("index", "more", "--manifest", "m", "--sync", **fleet).code == 2
+
+
+def test_given_shards_divided_among_hosts_when_synced_then_it_is_refused(cli, here):
+    with tarfile.open(here / "0.tar", "w"):
+        pass
+    done = cli("index", "pics", "0.tar", "--shard", "1/2", "--sync")
+    assert (done.code, "for folders and tables alone" in done.err) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -157,6 +158,40 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert [id_ for page in manifest.done() for id_ in page] == [
             f"{number:05}" for number in range(manifest.counts()[State.DONE])
         ]
+
+
+def fill(manifest):
+    for number in range(2_000):
+        manifest.answered(f"{number:0200}", b"x")
+
+
+def test_given_a_full_disk_then_it_says_so_and_what_was_written_before_stays(tmp_path):
+    # A limit on a file's size is the nearest thing to it that needs no rights.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    manifest = Manifest(tmp_path / "m.sqlite")
+    try:
+        manifest.answered("first", b"x")
+        manifest.flush()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))
+        with pytest.raises(ManifestError, match=r"m\.sqlite: cannot be used as a manifest"):
+            fill(manifest)
+        manifest.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with Manifest(tmp_path / "m.sqlite") as manifest:
+        assert manifest.known("first").state is State.DONE
+        assert manifest.known(f"{1_999:0200}") is None
+
+
+def test_what_is_told_of_a_run_stays_until_it_is_forgotten(tmp_path):
+    with Manifest(tmp_path / "m.sqlite") as manifest:
+        assert manifest.told("a") == ""
+        manifest.tell("a", "1")
+        manifest.tell("a", "2")
+    with Manifest(tmp_path / "m.sqlite") as manifest:
+        assert manifest.told("a") == "2"
+        manifest.clear()
+        assert manifest.told("a") == ""
 
 
 def test_a_signature_follows_the_file_the_bytes_the_address_and_the_metadata(tmp_path):

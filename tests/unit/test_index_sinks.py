@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipfleet.index.ledger import Ledger, UnderWay
+from clipfleet.index.manifest import Known, Manifest, State
 from clipfleet.index.sinks import SinkError, SinkRow, open_sink
 from clipfleet.index.sinks import parts as parts_module
 from clipfleet.index.sinks.columns import Columns
@@ -29,6 +30,10 @@ def vector(number, dimension=8):
 
 def rows(first, count, **metadata):
     return [SinkRow(f"{n}.jpg", vector(n), {"n": n, **metadata}) for n in range(first, first + count)]
+
+
+def answer(number, model="m"):
+    return SimpleNamespace(error=None, model=model, vector=SimpleNamespace(buffer=vector(number).tobytes()))
 
 
 def files(folder):
@@ -284,13 +289,37 @@ def test_given_any_json_when_made_columns_then_none_fails_and_every_value_can_be
 
 
 def test_given_a_fleet_that_changes_its_model_when_few_rows_have_come_then_those_stay_what_they_are(tmp_path):
-    def result(number, model):
-        return SimpleNamespace(error=None, model=model, vector=SimpleNamespace(buffer=vector(number).tobytes()))
-
     with open_sink("npy", tmp_path) as sink:
         ledger = Ledger(None, sink, retry_failed=False)
-        ledger.answered(UnderWay("a", "a"), result(1, "old"))
-        ledger.answered(UnderWay("b", "b"), result(2, "new"))
+        ledger.answered(UnderWay("a", "a"), answer(1, "old"))
+        ledger.answered(UnderWay("b", "b"), answer(2, "new"))
         with pytest.raises(SinkError, match="model 'old' and not 'new'"):
             ledger.close()
     assert pq.read_table(tmp_path / "metadata/metadata_0.parquet")["image_path"].to_pylist() == ["a"]
+
+
+def test_given_a_changed_picture_killed_on_its_way_then_its_older_row_does_not_pass_for_it(tmp_path):
+    def run(signature, *, killed):
+        one = UnderWay("a.png", "a.png", signature)
+        with Manifest(tmp_path / "m") as manifest, open_sink("parquet", tmp_path / "out") as sink:
+            ledger = Ledger(manifest, sink, retry_failed=False)
+            ledger.sent(one)
+            if not killed:
+                ledger.answered(one, answer(1))
+                ledger.close()
+            return manifest.known("a.png")
+
+    assert run(b"before", killed=False) == Known(b"before", State.DONE)
+    assert run(b"after", killed=True) == Known(b"after", State.SENT)
+    with Manifest(tmp_path / "m") as manifest, open_sink("parquet", tmp_path / "out") as sink:
+        Ledger(manifest, sink, retry_failed=False)
+        assert manifest.known("a.png") == Known(b"after", State.SENT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_given_a_part_that_was_taken_away_when_gone_on_then_later_ones_are_not_overwritten(tmp_path, kind):
+    with open_sink(kind, tmp_path, rows_per_part=2) as sink:
+        sink.write(rows(0, 6), model="m")
+    (tmp_path / ("part_1.parquet" if kind == "parquet" else "metadata/metadata_1.parquet")).unlink()
+    with pytest.raises(SinkError, match="part 1 is not there, though later ones are"):
+        open_sink(kind, tmp_path, rows_per_part=2).open()

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Self
 
 from clipfleet.cli.errors import CliError, Exit
-from clipfleet.index import Manifest, ManifestError, ManifestHeld, Meter, Sending, open_sources
+from clipfleet.cli.index_manifest import open_manifest
+from clipfleet.index import Meter, Sending, open_sources
 from clipfleet.index.sinks import SinkError
 from clipfleet.index.sync import Visited
 from clipfleet.schemas.keys import Lane
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from clipfleet.cli.reconciling import Verdict
     from clipfleet.cli.run import Run
     from clipfleet.cli.settings import Settings
-    from clipfleet.index import Outcome, Processes, Report, Source
+    from clipfleet.index import Manifest, Outcome, Processes, Report, Source
     from clipfleet.index.sinks import Dtype, FolderSink
     from clipfleet.producer import Client
 
@@ -57,6 +58,7 @@ class Plan:
         files: where vectors go instead of the collection; None = there is none.
         processes: how many read, shrink and send.
         sync: whether rows of pictures that have left the sources are deleted.
+        corpus: a text that is the same for the same sources, and options that pick items.
     """
 
     sending: Sending = field(default_factory=Sending)
@@ -70,6 +72,7 @@ class Plan:
     files: Files | None = None
     processes: int = 1
     sync: bool = False
+    corpus: str = ""
 
 
 def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], plan: Plan) -> int:
@@ -79,7 +82,7 @@ def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], pl
         run.out.note(source)
     _check_worker(settings)
     with ExitStack() as stack:
-        manifest = _manifest(run, plan, stack)
+        manifest = open_manifest(run, plan, stack)
         try:
             sink = stack.enter_context(_sink(plan.files)) if plan.files is not None else None
             return _Indexing(run, settings, plan, manifest, sink).go(opened)
@@ -91,25 +94,6 @@ def _sink(files: Files) -> FolderSink:
     from clipfleet.index.sinks import open_sink  # noqa: PLC0415
 
     return open_sink(files.to, files.out, dtype=files.dtype, rows_per_part=files.rows_per_part)
-
-
-def _manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
-    if plan.manifest is None:
-        return None
-    try:
-        manifest = stack.enter_context(Manifest(plan.manifest))
-    except ManifestHeld as error:
-        raise CliError(str(error), hint="Wait for it, or stop it: the same command then goes on.") from None
-    except ManifestError as error:
-        if plan.named or plan.sync or plan.files is not None:
-            raise
-        run.out.note(f"{error}; this run cannot be resumed (--manifest FILE names another place)")
-        return None
-    if plan.fresh:
-        manifest.clear()
-    if known := manifest.counts().total():
-        run.out.note(f"going on with {manifest.path}: {known:,} items are known from before (--fresh forgets them)")
-    return manifest
 
 
 class _Indexing:

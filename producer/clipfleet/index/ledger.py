@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "UnderWay"]
 
 _ROWS_AT_ONCE: Final = 256
+_PARTS: Final = "parts"  # in the manifest: how many whole parts it has heard of
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +116,17 @@ class Ledger:
             now = self._unsettled.pop(id_, b"")
             if self._manifest is not None:
                 self._manifest.answered(id_, now)
+        if ids and self._manifest is not None and self._sink is not None:
+            self._manifest.tell(_PARTS, str(self._sink.parts))
 
     def _take_over(self, manifest: Manifest, sink: Sink) -> None:
-        """What is in whole parts is done, though the run that wrote the last one may have had no time to say so."""
-        for id_ in sink.held():
+        """What is in whole parts is done, though the run that wrote the last one may have had no time to say so.
+
+        In those parts alone: what an earlier one holds of a picture that is sent once more is what it was before.
+        """
+        for id_ in sink.held(int(manifest.told(_PARTS) or 0)):
             known = manifest.known(id_)
             if known is not None and known.state is State.SENT:
                 manifest.answered(id_, known.signature)
+        manifest.tell(_PARTS, str(sink.parts))
         manifest.flush()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from clipfleet.index.sources.item import Stored
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed, error_for
@@ -160,12 +160,13 @@ class Manifest:
 
     def known(self, id_: str) -> Known | None:
         """What is known of an item."""
-        found = self._db.execute("SELECT signature, state, code, message FROM item WHERE id = ?", (id_,)).fetchone()
-        if found is None:
+        found = self._ask("SELECT signature, state, code, message FROM item WHERE id = ?", (id_,))
+        if not found:
             return None
-        state = State(found[1])
-        failed = error_for(found[2], found[3], retryable=state is State.TRANSIENT) if found[2] else None
-        return Known(found[0], state, failed)
+        ((now, number, code, message),) = found
+        state = State(number)
+        failed = error_for(code, message, retryable=state is State.TRANSIENT) if code else None
+        return Known(now, state, failed)
 
     def sent(self, id_: str, now: bytes) -> None:
         """An item goes out."""
@@ -187,19 +188,31 @@ class Manifest:
     def clear(self) -> None:
         """Forget everything."""
         self._change("DELETE FROM item", ())
+        self._change("DELETE FROM about", ())
         self.flush()
 
+    def told(self, name: str) -> str:
+        """What was noted of the run itself under ``name``; empty where nothing was."""
+        return "".join(value for (value,) in self._ask("SELECT value FROM about WHERE name = ?", (name,)))
+
+    def tell(self, name: str, value: str) -> None:
+        """Note something of the run itself; whoever can read it finds all that was noted before."""
+        self._change("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, value))
+
     def flush(self) -> None:
-        """Write what is not written."""
-        if self._unwritten:
-            self._db.execute("COMMIT")
-        self._unwritten, self._written_at = 0, time.monotonic()
+        """Write what is not written.
+
+        Raises:
+            ManifestError: the disk is full, for one; what was not written is sent again by the next run.
+        """
+        unwritten, self._unwritten = self._unwritten, 0
+        self._written_at = time.monotonic()
+        if unwritten and self._db.in_transaction:
+            self._ask("COMMIT")
 
     def counts(self) -> Counter[State]:
         """How many items are in which state."""
-        return Counter(
-            {State(state): n for state, n in self._db.execute("SELECT state, count(*) FROM item GROUP BY 1")}
-        )
+        return Counter({State(state): n for state, n in self._ask("SELECT state, count(*) FROM item GROUP BY 1")})
 
     def done(self) -> Iterator[list[str]]:
         """The ids of the items that are done, in order and in pages; changes may be made meanwhile."""
@@ -212,7 +225,7 @@ class Manifest:
     def _pages(self, state: State | None) -> Iterator[list[str]]:
         after = ""
         query = "SELECT id FROM item WHERE (?1 IS NULL OR state = ?1) AND id > ?2 ORDER BY id LIMIT ?3"
-        while page := [id_ for (id_,) in self._db.execute(query, (state, after, _PAGE))]:
+        while page := [id_ for (id_,) in self._ask(query, (state, after, _PAGE))]:
             yield page
             after = page[-1]
 
@@ -221,11 +234,17 @@ class Manifest:
 
     def _change(self, statement: str, values: tuple[object, ...]) -> None:
         if not self._unwritten:
-            self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute(statement, values)
+            self._ask("BEGIN IMMEDIATE")
+        self._ask(statement, values)
         self._unwritten += 1
         if self._unwritten >= _MOST_UNWRITTEN or time.monotonic() - self._written_at >= _WRITE_EVERY_S:
             self.flush()
+
+    def _ask(self, statement: str, values: tuple[object, ...] = ()) -> list[Any]:
+        try:
+            return self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise _cannot(self.path, error) from None
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -248,6 +267,7 @@ def _open(path: Path) -> sqlite3.Connection:
             "CREATE TABLE IF NOT EXISTS item (id TEXT PRIMARY KEY, signature BLOB NOT NULL, state INTEGER NOT NULL,"
             " code TEXT NOT NULL, message TEXT NOT NULL) WITHOUT ROWID"
         )
+        db.execute("CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
         db.execute(f"PRAGMA application_id={_APPLICATION}")
         db.execute(f"PRAGMA user_version={_VERSION}")
         db.execute("COMMIT")

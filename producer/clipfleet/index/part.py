@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from clipfleet.index.sources import Failure, Hides, Item, SourceError, Tars, Videos, Zips
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from clipfleet.index.sources import Event, Seen, Source
 
-__all__ = ["Part", "part_of"]
+__all__ = ["Part", "by_file", "part_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,12 @@ class Part:
 
 def part_of(sources: Sequence[Source], part: Part) -> list[Source]:
     """What one part of N has to do: of shards, zips and videos every Nth file, else the items by their ids' hash."""
-    return [
-        source.part(part.number, part.of) if isinstance(source, Tars | Videos | Zips) else _PartOf(source, part)
-        for source in sources
-    ]
+    return [source.part(part.number, part.of) if by_file(source) else _PartOf(source, part) for source in sources]
+
+
+def by_file(source: Source) -> TypeGuard[Tars | Videos | Zips]:
+    """Whether a source is divided by its files: which part has which one changes with their number."""
+    return isinstance(source, Tars | Videos | Zips)
 
 
 class _PartOf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from enum import StrEnum
 from pathlib import Path
@@ -212,6 +213,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
     from clipfleet.cli.dry_run import dry_run as tell  # noqa: PLC0415
     from clipfleet.cli.indexing import Files, Plan, run_index  # noqa: PLC0415
     from clipfleet.index import Columns, Sending, SourceError  # noqa: PLC0415
+    from clipfleet.index.part import by_file  # noqa: PLC0415
 
     columns = Columns(url_column, path_column, id_column, path_root)
     try:
@@ -222,6 +224,9 @@ def index(  # noqa: PLR0913  each parameter is a flag
         raise usage(str(error)) from None
     if sync and (to is not None or dry_run or fresh):
         raise usage("--sync goes with none of --to, --dry-run and --fresh")
+    if sync and part is not None and any(map(by_file, opened)):
+        # One host would delete what another one has just indexed.
+        raise usage("--sync goes with --shard for folders and tables alone: other hosts take what a new file displaces")
     if (to is None) != (out is None):
         raise usage("--to and --out go together")
     if out is not None and fresh:
@@ -229,11 +234,12 @@ def index(  # noqa: PLR0913  each parameter is a flag
     files = None if to is None or out is None else Files(to.value, out, dtype.value, rows_per_part)
     # Beside its part files: who moves or deletes these means both.
     own = None if out is None else out / "clipfleet.sqlite"
+    corpus = _corpus(sources, columns, shard)
     plan = Plan(
         sending,
         lane,
         failures,
-        manifest or own or _default_manifest(run, collection, sources, columns, shard),
+        manifest or own or _default_manifest(run, collection, corpus),
         named=manifest is not None,
         fresh=fresh,
         retry_failed=retry_failed,
@@ -241,6 +247,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
         files=files,
         processes=processes,
         sync=sync,
+        corpus=json.dumps(corpus),
     )
     if dry_run:
         return tell(run, opened, plan)
@@ -295,8 +302,15 @@ def _sending(send: str | None, given: list[str]) -> tuple[Send | None, dict[str,
     return (None if send is None else Send(send)), roots
 
 
-def _default_manifest(run: Run, collection: str, sources: list[str], columns: Columns, shard: str | None) -> Path:
-    """The same for the same fleet, sources and options that pick items; how they travel changes nothing."""
+def _corpus(sources: list[str], columns: Columns, shard: str | None) -> list[object]:
+    """The same for the same sources and options that pick items; how they travel changes nothing."""
+    places = [os.path.abspath(source) for source in sources]  # noqa: PTH100 - Path drops what a pattern ends in
+    root = None if columns.root is None else str(columns.root.absolute())
+    return [places, [columns.url, columns.path, columns.id, root], shard]
+
+
+def _default_manifest(run: Run, collection: str, corpus: list[object]) -> Path:
+    """The same for the same fleet and corpus."""
     from clipfleet.cli.local import FOLDER, find_live  # noqa: PLC0415
     from clipfleet.cli.settings import load, redacted  # noqa: PLC0415
     from clipfleet.index import manifest_name  # noqa: PLC0415
@@ -305,6 +319,4 @@ def _default_manifest(run: Run, collection: str, sources: list[str], columns: Co
     # A local fleet is at other ports each time it starts.
     live = run.flags.local or (asked.source == "the default" and find_live(Path.cwd()) is not None)
     fleet = ["local"] if live else [redacted(asked.redis_url), asked.queue, asked.prefix]
-    places = [os.path.abspath(source) for source in sources]  # noqa: PTH100 - Path drops what a pattern ends in
-    picked = [columns.url, columns.path, columns.id, columns.root and columns.root.absolute()]
-    return Path(FOLDER) / "index" / manifest_name(collection, fleet, places, picked, shard)
+    return Path(FOLDER) / "index" / manifest_name(collection, fleet, *corpus)

@@ -83,6 +83,7 @@ class FolderSink:
             while self._path(self.parts).exists():
                 self.parts += 1
             self._about = self._read_about()
+            self._check_order()
             for name in self._format.files(self.parts):
                 _hidden(self._folder / name).unlink(missing_ok=True)
             self._format.begin(self._path(self.parts - 1) if self.parts else None)
@@ -93,9 +94,9 @@ class FolderSink:
             self._release()
             raise
 
-    def held(self) -> Iterator[str]:
-        """The ids in all whole parts, in the order written."""
-        for number in range(self.parts):
+    def held(self, begin: int = 0) -> Iterator[str]:
+        """The ids in all whole parts from ``begin`` on, in the order written."""
+        for number in range(begin, self.parts):
             yield from self._format.ids(self._path(number))
 
     def last(self) -> str | None:
@@ -173,6 +174,12 @@ class FolderSink:
         if not isinstance(about, dict) or {key: about.get(key) for key in said} != said:
             raise SinkError(_differ(self._folder, about if isinstance(about, dict) else {}, said))
         return about
+
+    def _check_order(self) -> None:
+        """Whoever goes on behind a gap overwrites what stands behind it."""
+        last = self._path(0)
+        if sum(1 for _ in last.parent.glob(last.name.replace("0", "[0-9]*"))) > self.parts:
+            raise SinkError(f"{self._folder}: part {self.parts} is not there, though later ones are: put it back")
 
     def _locked(self) -> IO[bytes]:
         file = (self._folder / _LOCK).open("wb")

@@ -38,7 +38,12 @@ class Sink(Protocol):
 
     A run that is killed loses the rows of the part that was not whole: whoever keeps account of what is done believes
     ``write`` and ``close`` alone, and at the start ``held``, for the last part may be one that nobody was told of.
+
+    Attributes:
+        parts: how many whole parts there are.
     """
+
+    parts: int
 
     def open(self) -> None:
         """Begin, behind the parts that are there.
@@ -47,8 +52,8 @@ class Sink(Protocol):
             SinkError: it cannot be written, or another program is writing it.
         """
 
-    def held(self) -> Iterator[str]:
-        """The ids in all parts that are whole, in the order written."""
+    def held(self, begin: int = 0) -> Iterator[str]:
+        """The ids in all parts that are whole, from part ``begin`` on, in the order written."""
 
     def write(self, rows: Sequence[SinkRow], *, model: str) -> list[str]:
         """Take rows of one model, by its fingerprint.
