@@ -98,6 +98,31 @@ def test_a_second_sigterm_ends_a_worker_at_once(
     at_rest(redis_client, keys, [other])
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_that_is_told_to_all_processes_at_once_finishes_what_is_on_the_device(
+    redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess], number: signal.Signals
+) -> None:
+    """As systemd, timeout(1) and a terminal tell it."""
+    # Given a worker in a call, with leases that nobody could wait for
+    worker = start_worker(hooks="support.hooks:Barrier", lease_ms=60_000, grace_s=60)
+    worker.hold("call")
+    asked = texts(5)
+    admit(redis_client, keys, asked)
+    worker.reached("call")
+    child = worker.child()
+    # When each of its processes gets the signal, the one that works first
+    for one in reversed(worker.group()):
+        one.send_signal(number)
+    told = time.monotonic()
+    wait_until(lambda: time.monotonic() - told > 0.5, 5, "half a second")
+    # Then the call goes on, is answered, and only then all end
+    assert child.is_running()
+    worker.release("call")
+    assert worker.process.wait(10) == 0
+    assert all(result.ok for result in answers(redis_client, keys, asked, 1).values())
+    at_rest(redis_client, keys)
+
+
 def test_a_call_longer_than_the_grace_period_is_cut_off_within_it(
     redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
 ) -> None:

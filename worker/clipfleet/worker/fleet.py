@@ -111,7 +111,8 @@ class Fleet:
             text = ", ".join(f"{name} is {theirs!r} there and {ours!r} here" for name, theirs, ours in triples)
             raise FleetRefused(
                 f"queue {config.queue!r} is served by a fleet that differs: {text}. Start with the same settings, "
-                "change them for all with --set, or use another queue name; --replace takes the queue over"
+                "use another --queue, or write yours over them with --set and start its other workers again with the "
+                "same, since until then each serves what it was started with; --replace takes the queue over"
             )
 
     def renew(self, consumer: str, held: Mapping[str, Sequence[str]]) -> set[str]:

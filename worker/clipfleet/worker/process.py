@@ -42,8 +42,11 @@ STATS_EVERY_S = 1.0
 
 def main(channel_fd: int) -> int:
     """Be the worker process at the end of the socket ``channel_fd``; returns its exit code."""
-    # The supervisor decides when to stop; a Ctrl-C reaches the whole group, and must not cut a model call short.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The supervisor decides when to stop; a Ctrl-C reaches the whole group, systemd and timeout(1) send SIGTERM to all
+    # processes, and neither must cut a model call short. A handler, since programs that a pipeline's function starts
+    # would inherit SIG_IGN, and could not be ended so.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     channel = Channel(socket.socket(fileno=channel_fd))
     kind, settings, name, device, log_level, parent_pid = channel.receive()
     assert kind == "config"  # noqa: S101  (both ends are of one release)
