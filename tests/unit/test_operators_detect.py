@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 from clipfleet.models import DeviceUnavailable, ModelError
 from clipfleet.models.onnx_session import Port
-from clipfleet.operators import BatchOperator, Opened, Place, detect
+from clipfleet.operators import BatchOperator, Opened, Place, crop, detect
 from clipfleet.operators.detection import Detect, _Detector
 from clipfleet.operators.here import local_services
 from clipfleet.operators.yolo import Candidates, class_count, letterbox, read_output, suppress
@@ -228,6 +228,22 @@ def test_given_any_kind_of_input_then_pictures_are_brought_into_it_and_in_pieces
         assert batch.dtype == dtype
         assert batch.flags.c_contiguous
         assert batch.shape[1:] == ((80, 80, 3) if shape[-1] == 3 else (3, 80, 80))
+
+
+def test_given_boxes_without_a_whole_pixel_then_they_are_left_out_and_crop_takes_the_others():
+    boxes = [[10.0, 10.0, 40.0, 40.0], [50.0, 5.1, 50.3, 60.0], [0.0, 79.8, 80.0, 90.0]]
+
+    def adapter(_outputs):
+        return Candidates(np.array(boxes, np.float32), np.full(3, 0.9, np.float32), np.zeros(3, np.int64))
+
+    detector = _Detector(Recorder((None, 3, 80, 80), np.float32), Detect("any.onnx", layout=adapter))
+    page = np.zeros((80, 80, 3), np.uint8)
+    (found,) = detector.run([detector.prepare(page)])
+    assert [crop()(page, box).shape for box, _, _ in found] == [(30, 30, 3)]
+    boxes[1][2] = float("nan")
+    (found,) = detector.run([detector.prepare(page)])
+    assert isinstance(found, RequestFailed)
+    assert found.code is ErrorCode.MODEL_FAILED
 
 
 # The parts ------------------------------------------------------------------------------------------------------------

@@ -236,12 +236,16 @@ def test_given_what_no_json_can_hold_then_nobody_is_asked(serve, value):
         {"url": "host/x"},
         {"url": "http://host/", "answer": "xml"},
         {"url": "http://host/", "timeout": 0},
+        {"url": "http://host/", "headers": {"Authorization": "Bearer secret\n"}},
+        {"url": "http://host/", "headers": {"Authorization": "Bearer se\u0107ret"}},
+        {"url": "http://host/", "headers": {"X: a\r\nY": "b"}},
     ],
     ids=str,
 )
 def test_given_an_option_that_cannot_be_then_it_is_refused_when_it_is_written(options):
-    with pytest.raises(ValueError, match=r"url|answer|timeout"):
+    with pytest.raises(ValueError, match=r"url|answer|timeout|headers") as refused:
         http_call(**options)
+    assert "Bearer" not in str(refused.value)
 
 
 def test_headers_are_shown_nowhere():

@@ -78,7 +78,10 @@ def test_given_a_sliver_then_it_fails_and_is_not_scaled_to_hundreds_of_megabytes
 
 @pytest.mark.parametrize(
     "options",
-    [{"size": 0}, {"size": (1, 2, 3)}, {"size": 4, "mode": "best"}, {"size": 4, "fill": (0, 0, 256)}, {"size": "4"}],
+    [
+        *({"size": 0}, {"size": (1, 2, 3)}, {"size": "4"}, {"size": 2.5}, {"size": None}),
+        *({"size": 4, "mode": "best"}, {"size": 4, "fill": (0, 0, 256)}),
+    ],
     ids=str,
 )
 def test_given_an_option_that_cannot_be_then_it_is_refused_when_it_is_written(options):
@@ -125,7 +128,7 @@ def test_given_a_box_without_pixels_then_it_fails(box):
     bad_shape(crop(), picture(20, 30), box)
 
 
-@pytest.mark.parametrize("box", [None, (1, 2, 3), (1, 2, 3, "x"), "abcd", 7], ids=str)
+@pytest.mark.parametrize("box", [None, (1, 2, 3), (1, 2, 3, "x"), "abcd", "1234", b"abcd", 7], ids=str)
 def test_given_what_is_no_box_then_it_fails(box):
     assert "four numbers" in bad_shape(crop(), picture(20, 30), box)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from clipfleet.operators.limits import ImageLimits
 
-__all__ = ["Box", "as_box", "as_pixels", "as_vector", "as_whole_pixels", "unit", "whole_size"]
+__all__ = ["Box", "as_box", "as_pixels", "as_vector", "as_whole_pixels", "unit", "whole_edges", "whole_size"]
 
 Box = tuple[float, float, float, float]
 """x0, y0, x1, y1 in pixels from the upper left corner; x1 and y1 are the first ones outside."""
@@ -102,12 +103,22 @@ def as_box(value: Any) -> Box:
         BadInput: ``bad_shape`` for what is not four finite numbers.
     """
     try:
-        x0, y0, x1, y1 = (float(edge) for edge in value)
+        # Text has elements too: "1234" is no box.
+        x0, y0, x1, y1 = (float(edge) for edge in (() if isinstance(value, str | bytes) else value))
     except (TypeError, ValueError, OverflowError):
         raise error_for(ErrorCode.BAD_SHAPE, "a box is four numbers: x0, y0, x1, y1") from None
     if not all(map(math.isfinite, (x0, y0, x1, y1))):
         raise error_for(ErrorCode.BAD_SHAPE, "a box's edges must be finite")
     return x0, y0, x1, y1
+
+
+def whole_edges(box: Box, height: int, width: int) -> tuple[int, int, int, int]:
+    """The box that is cut out of a picture: edges rounded to the nearest pixel, and within it."""
+    x0, y0, x1, y1 = box
+    # Cut before rounding: a float can be larger than any index.
+    left, right = (round(min(max(edge, 0.0), width)) for edge in (x0, x1))
+    top, bottom = (round(min(max(edge, 0.0), height)) for edge in (y0, y1))
+    return left, top, right, bottom
 
 
 def whole_size(value: Any, name: str) -> tuple[int, int]:
@@ -116,7 +127,7 @@ def whole_size(value: Any, name: str) -> tuple[int, int]:
     Raises:
         ValueError: it is neither one nor two whole numbers of at least 1.
     """
-    sides = (value, value) if isinstance(value, int) else tuple(value)
+    sides = tuple(value) if isinstance(value, Sequence) else (value, value)
     if len(sides) != 2 or not all(isinstance(side, int) and side >= 1 for side in sides):
         raise ValueError(f"{name} is a number of pixels, or (height, width), not {value!r}")
     height, width = sides

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clipfleet.operators._values import as_box, as_pixels, whole_size
+from clipfleet.operators._values import as_box, as_pixels, whole_edges, whole_size
 from clipfleet.operators.operator import Operator, Place
 from clipfleet.schemas.errors import ErrorCode, error_for
 
@@ -99,9 +99,7 @@ class Tiles(Operator):
 def _crop(pixels: NDArray[np.uint8], box: Any) -> NDArray[np.uint8]:
     height, width = as_pixels(pixels).shape[:2]
     x0, y0, x1, y1 = as_box(box)
-    # Cut before rounding: a float can be larger than any index.
-    left, right = (round(min(max(edge, 0.0), width)) for edge in (x0, x1))
-    top, bottom = (round(min(max(edge, 0.0), height)) for edge in (y0, y1))
+    left, top, right, bottom = whole_edges((x0, y0, x1, y1), height, width)
     if left >= right or top >= bottom:
         raise error_for(
             ErrorCode.BAD_SHAPE,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from clipfleet.operators._values import Box, as_pixels, whole_size
+from clipfleet.operators._values import Box, as_pixels, whole_edges, whole_size
 from clipfleet.operators.operator import BatchOperator, Opened, Place
 from clipfleet.operators.yolo import (
     BoxFormat,
@@ -161,13 +161,16 @@ class _Detector:
         return np.ascontiguousarray(pixels, dtype=dtype)
 
     def _found(self, picture: Letterboxed, outputs: Sequence[NDArray[Any]]) -> list[Found] | RequestFailed:
-        if not all(np.isfinite(output).all() for output in outputs):
+        candidates = self._read(outputs) if all(np.isfinite(output).all() for output in outputs) else None
+        # An adapter may compute others from them.
+        if candidates is None or not all(np.isfinite(each).all() for each in (candidates.boxes, candidates.scores)):
             return error_for(ErrorCode.MODEL_FAILED, "the detector gave numbers that are not finite")
-        candidates = self._read(outputs)
         found = []
         for which in suppress(candidates, self._options.iou, self._options.most):
             box = picture.back(candidates.boxes[which])
-            if box[0] < box[2] and box[1] < box[3]:
+            left, top, right, bottom = whole_edges(box, picture.height, picture.width)
+            # A sliver at the border or beside it: crop would fail on it, and with it the whole picture.
+            if left < right and top < bottom:
                 found.append((box, float(candidates.scores[which]), self._name(int(candidates.classes[which]))))
         return found
 
@@ -210,7 +213,7 @@ def _labels(given: object, metadata: Any) -> tuple[str, ...]:
         names = ast.literal_eval(metadata.get("names", "{}"))
         pairs = sorted(names.items()) if isinstance(names, dict) else enumerate(names)
         numbered = [(int(number), str(name)) for number, name in pairs]
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, OverflowError, SyntaxError, MemoryError, RecursionError):
         return ()
     # A gap would shift all names after it.
     return tuple(name for _, name in numbered) if [number for number, _ in numbered] == [*range(len(numbered))] else ()

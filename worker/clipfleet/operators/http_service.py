@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import socket
 import ssl
 import time
@@ -35,6 +36,8 @@ _COME_BACK = frozenset({429, 502, 503})
 _CODES = {413: ErrorCode.TOO_LARGE, 415: ErrorCode.UNSUPPORTED_MEDIA}
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
 _CHUNK = 64 * 1024
+# RFC 9110, section 5; http.client writes them as Latin-1.
+_HEADER, _HEADER_VALUE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"), re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 class _ComeBack(Exception):
@@ -80,7 +83,12 @@ class HttpCall(Operator):
         if not self.timeout > 0 or self.max_bytes < 1:
             raise ValueError("timeout and max_bytes must be above 0")
         pairs = self.headers.items() if isinstance(self.headers, Mapping) else self.headers
-        object.__setattr__(self, "headers", tuple((str(name), str(value)) for name, value in pairs))
+        headers = tuple((str(name), str(value)) for name, value in pairs)
+        for name, value in headers:
+            # Said here, and without the value, which http.client would put into its error for every item.
+            if not _HEADER.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+                raise ValueError(f"headers: {name!r} cannot be sent")
+        object.__setattr__(self, "headers", headers)
 
     def open(self, place: Place) -> Callable[..., Any]:  # noqa: ARG002  it needs nothing of it
         """A value to the service's answer.

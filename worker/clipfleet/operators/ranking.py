@@ -56,7 +56,7 @@ def _pair(pair: Any) -> tuple[Any, float]:
     try:
         item, score = pair
         number = float(score)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise error_for(ErrorCode.BAD_SHAPE, "what is ranked are pairs of an item and a number") from None
     if not math.isfinite(number):
         raise error_for(ErrorCode.BAD_SHAPE, f"{number} is no score to rank by")
