@@ -153,7 +153,28 @@ def test_given_a_new_package_when_it_is_built_then_pip_installs_it_with_its_entr
     assert (tmp_path / "site" / "clipfleet_blur" / "py.typed").exists(), hatchling
 
 
-@pytest.mark.parametrize("name", ["Blur", "2d", "a-b", "a.b", "class", "", "../x", "x" * 41, "é", "a b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Blur",
+        "2d",
+        "a-b",
+        "a.b",
+        "class",
+        "",
+        "../x",
+        "x" * 41,
+        "é",
+        "a b",
+        "true",
+        "none",
+        "np",
+        "find",
+        "error_code",
+        "test_blur",
+        "blur\n",
+    ],
+)
 def test_given_a_name_that_cannot_be_then_nothing_is_written(tmp_path, name):
     with pytest.raises(ValueError, match="cannot be an operator's name"):
         check_name(name)

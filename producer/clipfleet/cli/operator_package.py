@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "check_name", "write_package"]
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
+# What the texts below call otherwise: as an operator's name, or its class's, it would hide that.
+_USED: Final = frozenset(
+    {"error_code", "error_for", "failed", "find", "getattr", "greyed", "np", "pipeline", "pytest", "request_failed"}
+    | {"value_error"}
+)
 
 _PYPROJECT = """\
 [build-system]
@@ -175,8 +180,11 @@ def check_name(name: str) -> None:
     Raises:
         ValueError: it cannot; the text says why.
     """
-    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+    if not NAME.fullmatch(name) or keyword.iskeyword(name) or keyword.iskeyword(_class(name)):
         raise ValueError(f"{name!r} cannot be an operator's name: small letters, digits and _, first a letter")
+    # pytest would take the class for one of tests.
+    if name in _USED or name.startswith("test"):
+        raise ValueError(f"{name!r} cannot be an operator's name: what is written for it uses that name already")
 
 
 def write_package(name: str, folder: Path) -> list[Path]:
@@ -196,7 +204,7 @@ def write_package(name: str, folder: Path) -> list[Path]:
         "name": name,
         "module": module,
         "package": module.replace("_", "-"),
-        "class_": "".join(part.capitalize() for part in name.split("_")),
+        "class_": _class(name),
     }
     texts = {
         "pyproject.toml": _PYPROJECT,
@@ -210,3 +218,7 @@ def write_package(name: str, folder: Path) -> list[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(Template(text).substitute(words), encoding="utf-8")
     return [folder / path for path in texts]
+
+
+def _class(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
