@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -165,3 +167,17 @@ def test_given_shards_divided_among_hosts_when_synced_then_it_is_refused(cli, he
         pass
     done = cli("index", "pics", "0.tar", "--shard", "1/2", "--sync")
     assert (done.code, "for folders and tables alone" in done.err) == (2, True)
+
+
+def test_given_an_id_that_no_row_can_have_when_it_has_left_then_it_does_not_keep_the_others_from_leaving(
+    cli, fleet, here
+):
+    folder = here / "pics" / Path(*(letter * 250 for letter in "abcde"))
+    folder.mkdir(parents=True)
+    (folder / "x.png").write_bytes(b"x")
+    assert cli("index", "pics", "--sync", **fleet).code == 0
+    shutil.rmtree(here / "pics" / ("a" * 250))
+    done = cli("index", "pics", "--sync", **fleet)
+    assert (done.code, "0 that have left were taken out" in done.out) == (0, True), done
+    with Manifest(manifest_of(here)) as manifest:
+        assert manifest.counts().total() == 10

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,18 @@ def guard(monkeypatch):
 
     monkeypatch.setattr(made, "_rows", rows)
     return made
+
+
+def test_given_a_milvus_that_is_away_when_it_is_time_to_look_then_the_run_goes_on_and_looks_later(guard, monkeypatch):
+    monkeypatch.undo()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        guard._settings = replace(guard._settings, milvus_uri=f"http://127.0.0.1:{taken.getsockname()[1]}")
+        assert guard(1_000) == ""
+    guard.rows = LITE_ROW_LIMIT
+    monkeypatch.setattr(guard, "_rows", lambda: guard.rows)
+    assert guard(1_999) == ""
+    assert "Milvus server" in guard(2_000)
 
 
 def test_given_a_small_folder_when_indexed_then_milvus_is_not_even_asked(guard):

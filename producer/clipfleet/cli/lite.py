@@ -28,9 +28,15 @@ class RowGuard:
         """The reason to stop after ``sent`` pictures were sent, or an empty text."""
         if sent < self._next_look:
             return ""
+        from clipfleet.store import StoreUnavailable  # noqa: PLC0415  imports pymilvus when it is used
         from clipfleet.store.lite import LITE_ROW_LIMIT, lite_advice  # noqa: PLC0415
 
-        rows = self._rows()
+        try:
+            rows = self._rows()
+        except StoreUnavailable:
+            # Being restarted, say: what the run sends is waited for meanwhile, and so can this be.
+            self._next_look = sent + 1_000
+            return ""
         # What is still under way is not counted: look again before it can matter.
         self._next_look = sent + max(1_000, LITE_ROW_LIMIT - rows)
         return lite_advice(rows + 1) or ""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["sync_run"]
 
 _IDS_AT_ONCE: Final = 250
+# No store takes a longer one: there is no row, and to ask for it would be refused with all others of its request.
+_MOST_ID_BYTES: Final = 1_024
 
 
 def sync_run(settings: Settings, collection: str, manifest: Manifest, visited: Visited, report: Report) -> Verdict:
@@ -29,7 +31,10 @@ def sync_run(settings: Settings, collection: str, manifest: Manifest, visited: V
     sent: list[list[str]] = []
 
     def deletions() -> Iterator[NewRequest]:
-        for page in visited.gone(manifest):
+        for gone in visited.gone(manifest):
+            page = [id_ for id_ in gone if len(id_.encode()) <= _MOST_ID_BYTES]
+            if len(page) < len(gone):
+                manifest.forget([id_ for id_ in gone if len(id_.encode()) > _MOST_ID_BYTES])
             for start in range(0, len(page), _IDS_AT_ONCE):
                 sent.append(page[start : start + _IDS_AT_ONCE])
                 yield requests.delete(ids=sent[-1], collection=collection)
