@@ -65,6 +65,28 @@ def test_given_a_message_that_is_long_or_no_unicode_when_encoded_then_it_is_cut_
     assert result.error.message == "?" + "x" * 1_999
 
 
+def test_given_a_pipelines_rows_when_read_then_vectors_are_vectors_and_other_arrays_as_they_came():
+    vector, pixels = vector_of([0.6, 0.8]), {"dtype": "u1", "shape": [1, 1, 3], "data": b"abc"}
+    matrix = {"dtype": "f4", "shape": [1, 1], "data": b"\0" * 4}
+    row = {"label": "thing", "vector": vector.to_wire(), "pixels": pixels, "matrix": matrix, "box": [0, 0]}
+    read = row | {"vector": vector}
+    assert Result("a", ok=True, outputs={"rows": [row, {}]}).rows == [read, {}]
+    assert Result("a", ok=True, outputs={"rows": []}).rows == []
+    # a pipeline of one row has its columns as outputs
+    assert Result("a", ok=True, outputs=row).rows == [read]
+
+
+def test_given_no_rows_when_read_then_the_error_says_so():
+    failure = error_for(ErrorCode.CORRUPT_IMAGE, "broken")
+    with pytest.raises(RequestFailed, match="broken"):
+        _ = Result("a", ok=False, error=failure).rows
+    for rows in (7, [7]):
+        with pytest.raises(ProtocolError, match="this result holds no rows"):
+            _ = Result("a", ok=True, outputs={"rows": rows}).rows
+    with pytest.raises(ProtocolError):
+        _ = Result("a", ok=True, outputs={"vector": {"dtype": "f4", "shape": [2], "data": b""}}).rows
+
+
 @given(st.binary(max_size=300))
 def test_given_random_bytes_when_decoded_then_nothing_but_the_protocols_error_is_raised(data):
     with contextlib.suppress(ProtocolError):

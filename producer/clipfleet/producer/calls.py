@@ -124,5 +124,5 @@ class Calls(ABC, Generic[R]):
         *,
         timeout: float | None = None,
     ) -> R:
-        """Any pipeline of the fleet: ``.outputs``."""
+        """Any pipeline of the fleet: ``.rows``, one of them or several; ``.outputs`` as they came."""
         return self.call(requests.run(pipeline, inputs, options, timeout=timeout))

@@ -163,6 +163,22 @@ class Result:
             raise ProtocolError("this result holds no hits")
         return [_hit(row) for row in rows]
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows that a pipeline gave, in order: one, or as many as there were where it opens rows.
+
+        Each maps columns to values; a float32 vector is a :class:`Vector`, every other array the wire's map.
+
+        Raises:
+            RequestFailed: the failure when not ok.
+            ProtocolError: when the outputs are no rows.
+        """
+        outputs = self.unwrap().outputs
+        rows = outputs["rows"] if outputs.keys() == {"rows"} else [outputs]
+        if type(rows) is not list or not all(type(row) is dict for row in rows):
+            raise ProtocolError("this result holds no rows")
+        return [{name: _column(value) for name, value in row.items()} for row in rows]
+
 
 def encode_success(
     request_id: str,
@@ -226,6 +242,12 @@ def decode_result(data: bytes) -> Result:
         notes=_map(message.get("notes")),
         timing=_map(message.get("timing")),
     )
+
+
+def _column(value: object) -> object:
+    if type(value) is dict and value.keys() == {"dtype", "shape", "data"} and value["dtype"] == "f4":
+        return Vector.of(value) if type(value["shape"]) is list and len(value["shape"]) == 1 else value
+    return value
 
 
 def _hit(row: object) -> Hit:
