@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clipfleet.index import Part, part_of
 from clipfleet.index.files import printable
 from clipfleet.index.sources import (
     Columns,
@@ -175,3 +176,13 @@ def test_given_ten_times_the_rows_when_read_then_memory_is_the_same(tmp_path):
 def test_given_any_text_when_printable_then_it_can_be_written():
     assert printable("\udcff\ud800") == "\\udcff\\ud800"
     assert printable("\udcff") == r"\xff"
+
+
+def test_given_shards_named_one_by_one_when_divided_then_each_part_has_some_and_equal_names_stay_together(tmp_path):
+    for name in ("0.tar", "1.tar", "2.zip", "other/0.tar", "3.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    names = [str(tmp_path / name) for name in ("0.tar", "1.tar", "2.zip", "other/0.tar", "3.tar")]
+    parts = [part_of(open_sources(names), Part(number, 3)) for number in (1, 2, 3)]
+    stems = [[stem for source in part for stem in source.stems()] for part in parts]
+    assert stems == [["0", "0", "3"], ["1"], ["2"]]

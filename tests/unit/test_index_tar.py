@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from clipfleet.index.sources import Failure, Item, Seen, Skip, Tars
 from clipfleet.index.sources import tar as tar_module
+from support.index_events import JPG, failures, items, skipped
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-JPG = b"\xff\xd8\xff-a picture-"
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
 
@@ -56,18 +56,6 @@ def read(path: Path, data: bytes, seen=None):
 @pytest.fixture
 def shard(tmp_path):
     return lambda data, name="s.tar": read(tmp_path / name, data)
-
-
-def items(events):
-    return {event.id: event.picture for event in events if isinstance(event, Item)}
-
-
-def failures(events):
-    return [(event.id, str(event.error.code)) for event in events if isinstance(event, Failure)]
-
-
-def skipped(events, reason=Skip.OTHER):
-    return sum(event.count for event in events if isinstance(event, Skip) and event.reason == reason)
 
 
 def test_given_pictures_with_metadata_beside_them_when_read_then_each_item_carries_its_own(shard):

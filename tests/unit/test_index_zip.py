@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from clipfleet.index.files import MAX_FILE_BYTES
 from clipfleet.index.part import Part, part_of
-from clipfleet.index.sources import Failure, Item, Seen, Skip, Zips, open_sources
+from clipfleet.index.sources import Item, Seen, Skip, Zips, open_sources
 from clipfleet.index.sources.zip_stream import ZipStream
 from clipfleet.schemas.errors import RequestFailed
-
-JPG = b"\xff\xd8\xff-a picture-"
+from support.index_events import JPG, failures, items, skipped
 
 
 def archive(*members, method=zipfile.ZIP_DEFLATED, comment=b""):
@@ -40,18 +39,6 @@ def read(tmp_path):
             return list(Zips([path], name).events(seen))
 
     return reading
-
-
-def items(events):
-    return {event.id: event.picture for event in events if isinstance(event, Item)}
-
-
-def failures(events):
-    return [(event.id, str(event.error.code)) for event in events if isinstance(event, Failure)]
-
-
-def skipped(events, reason=Skip.OTHER):
-    return sum(event.count for event in events if isinstance(event, Skip) and event.reason == reason)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

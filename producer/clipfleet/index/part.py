@@ -51,8 +51,21 @@ class Part:
 
 
 def part_of(sources: Sequence[Source], part: Part) -> list[Source]:
-    """What one part of N has to do: of shards, zips and videos every Nth file, else the items by their ids' hash."""
-    return [source.part(part.number, part.of) if by_file(source) else _PartOf(source, part) for source in sources]
+    """What one part of N has to do: of shards, zips and videos every Nth file, else the items by their ids' hash.
+
+    They are counted over all sources. Two files with the same name, in two folders, are one part's: which of them holds
+    an id that both have cannot be told by two.
+    """
+    numbers: dict[str, int] = {}
+    parts: list[Source] = []
+    for source in sources:
+        if not by_file(source):
+            parts.append(_PartOf(source, part))
+            continue
+        kept = [numbers.setdefault(stem, len(numbers)) % part.of == part.number - 1 for stem in source.stems()]
+        if any(kept):
+            parts.append(source.only(kept))
+    return parts
 
 
 def by_file(source: Source) -> TypeGuard[Tars | Videos | Zips]:

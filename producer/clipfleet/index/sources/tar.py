@@ -9,6 +9,7 @@ cuts at the first dot of the file's name.) Suffixes are read case-blind. A pictu
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,9 +48,13 @@ class Tars:
         self._paths = paths
         self._name = name
 
-    def part(self, number: int, of: int) -> Tars:
-        """Every ``of``-th shard from the ``number``-th on, counted from 1: no shard is read by two hosts."""
-        return Tars(self._paths[number - 1 :: of], f"{self._name} ({number} of {of})")
+    def stems(self) -> list[str]:
+        """With what the ids of each shard begin."""
+        return [_stem(path.name) for path in self._paths]
+
+    def only(self, kept: Sequence[bool]) -> Tars:
+        """Some of the shards."""
+        return Tars(list(compress(self._paths, kept)), self._name)
 
     @property
     def about(self) -> str:

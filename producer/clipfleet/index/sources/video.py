@@ -9,6 +9,7 @@ import importlib.util
 import io
 from functools import partial
 from hashlib import blake2b
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,9 +52,13 @@ class Videos:
         self._name = name
         self._every_s = every_s
 
-    def part(self, number: int, of: int) -> Videos:
-        """Every ``of``-th video from the ``number``-th on, counted from 1: no video is decoded by two hosts."""
-        return Videos(self._videos[number - 1 :: of], f"{self._name} ({number} of {of})", self._every_s)
+    def stems(self) -> list[str]:
+        """With what the ids of each video's frames begin."""
+        return [id_ for _, id_ in self._videos]
+
+    def only(self, kept: Sequence[bool]) -> Videos:
+        """Some of the videos."""
+        return Videos(list(compress(self._videos, kept)), self._name, self._every_s)
 
     @property
     def about(self) -> str:

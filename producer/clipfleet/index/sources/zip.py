@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final
 
@@ -42,9 +43,13 @@ class Zips:
         archives = "a zip archive" if len(self._paths) == 1 else f"{len(self._paths):,} zip archives"
         return f"{self._name}: {archives}; ids are ARCHIVE/PATH"
 
-    def part(self, number: int, of: int) -> Zips:
-        """Every ``of``-th archive from the ``number``-th on, counted from 1: no archive is read by two hosts."""
-        return Zips(self._paths[number - 1 :: of], f"{self._name} ({number} of {of})")
+    def stems(self) -> list[str]:
+        """With what the ids of each archive begin."""
+        return [_stem(printable(str(path))) for path in self._paths]
+
+    def only(self, kept: Sequence[bool]) -> Zips:
+        """Some of the archives."""
+        return Zips(list(compress(self._paths, kept)), self._name)
 
     def events(self, seen: Seen) -> Iterator[Event]:
         """Their pictures; what is damaged costs itself alone."""
