@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
 import re
 import shutil
 import subprocess
@@ -60,15 +58,10 @@ def test_a_producer_and_the_readmes(redis_server: RedisServer, redis_client: red
     assert "  heart  {'year': 2026}" in found
 
 
-def test_the_readmes_batching_in_process() -> None:
-    given = {"load_model": lambda: lambda batch: [2 * x for x in batch], "x": 21}
-    code = compile(OF_THE_README[1], "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-    async def main() -> None:
-        await eval(code, given)
-
-    asyncio.run(main())
-    assert given["predict"].call(4) == 8
+def test_the_readmes_batching_in_process(tmp_path: Path) -> None:
+    readme = tmp_path / "of_the_readme.py"
+    readme.write_text(OF_THE_README[1], encoding="utf-8")
+    assert run(str(readme)).splitlines() == [str([2 * x for x in range(20)]), "42"]
 
 
 def test_the_readmes_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
