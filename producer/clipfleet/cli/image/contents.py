@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import CliError
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from clipfleet.cli.image.modules import Taken
 
 __all__ = ["Contents"]
+
+# RFC 7468, and OpenSSH's and PGP's own. Some tools write the key's attributes above it.
+_PRIVATE_KEY: Final = re.compile(rb"^-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", re.MULTILINE)
+_HEAD: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,12 @@ class Contents:
         """Take a file or a folder that an operator or a flag names.
 
         Raises:
-            CliError: it is not there, or lies where the code would not find it in the image.
+            CliError: it is not there, lies where the code would not find it in the image, or holds secrets.
         """
         if not path.exists():
             raise CliError(f"{path} is not there: the pipeline's image would lack it")
-        place = self.place_of(path)
-        if not (self.folder / place).exists():
-            self._copy(path, place)
+        self._copy(path, self.place_of(path))
+        if ("file", str(path)) not in self.taken:
             self.taken.append(("file", str(path)))
 
     def place_of(self, path: Path) -> Path:
@@ -69,6 +73,7 @@ class Contents:
     def _copy(self, source: Path, place: Path) -> int:
         count = 0
         for file in _files(source):
+            _refuse_secret(file)
             target = self.folder / place / file.relative_to(source)
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.exists() and target.read_bytes() != file.read_bytes():
@@ -76,6 +81,18 @@ class Contents:
             shutil.copy(file, target)
             count += 1
         return count
+
+
+def _refuse_secret(file: Path) -> None:
+    """An image is pulled by many, and what was once in a layer stays there."""
+    with file.open("rb") as opened:
+        is_key = _PRIVATE_KEY.search(opened.read(_HEAD)) is not None
+    if is_key or file.suffix == ".env":
+        what = "a private key" if is_key else "an environment"
+        raise CliError(
+            f"{file} holds {what}, which all who have the image could read",
+            hint="Move it out of the folder, and hand it to the container where it runs.",
+        )
 
 
 def _files(source: Path) -> Iterator[Path]:

@@ -102,7 +102,7 @@ def build_context(
     modules = trace([target.partition(":")[0], *needs.modules])
     extra = runtime_extra()
     packages = find_packages(extra, modules.distributions)
-    _check_place(out, modules)
+    _check_place(out, [*(taken.path for taken in modules.taken.values()), *include])
     with _staging(out) as folder:
         contents = _write_app(folder, modules, [*include, *needs.files])
         (folder / "models").mkdir()
@@ -122,11 +122,11 @@ def build_context(
     return Built(out, tag, fingerprint, taken)
 
 
-def _check_place(out: Path, modules: Modules) -> None:
-    for taken in modules.taken.values():
-        if out.resolve().is_relative_to(taken.path):
+def _check_place(out: Path, folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if out.resolve().is_relative_to(folder.resolve()):
             raise CliError(
-                f"{out} lies in {taken.path}, which is taken whole: it would be in itself", hint="Choose another -o."
+                f"{out} lies in {folder}, which is taken whole: it would be in itself", hint="Choose another -o."
             )
 
 
