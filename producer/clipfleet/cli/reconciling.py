@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from clipfleet.cli.output import Output
     from clipfleet.cli.settings import Settings
     from clipfleet.index import Manifest, Reconciled, Report, Source
+    from clipfleet.store import Store
 
 __all__ = ["Verdict", "reconcile_run"]
 
@@ -62,6 +63,15 @@ def reconcile_run(
     )
 
 
+def _is_there(store: Store, collection: str) -> bool:
+    """Whether it was something else that Milvus refused: then no row is missing."""
+    try:
+        store.count(collection)
+    except RequestFailed:
+        return False
+    return True
+
+
 def _compare(settings: Settings, collection: str, manifest: Manifest, before: Reconciled | None = None) -> Reconciled:
     from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  imports pymilvus when it is used
 
@@ -71,8 +81,8 @@ def _compare(settings: Settings, collection: str, manifest: Manifest, before: Re
         try:
             return store.present(collection, ids)
         except RequestFailed as error:
-            if error.code is ErrorCode.BAD_REQUEST:
-                return set()  # there is no such collection
+            if error.code is ErrorCode.BAD_REQUEST and not _is_there(store, collection):
+                return set()
             raise
 
     try:
