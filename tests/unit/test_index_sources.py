@@ -186,3 +186,43 @@ def test_given_shards_named_one_by_one_when_divided_then_each_part_has_some_and_
     parts = [part_of(open_sources(names), Part(number, 3)) for number in (1, 2, 3)]
     stems = [[stem for source in part for stem in source.stems()] for part in parts]
     assert stems == [["0", "0", "3"], ["1"], ["2"]]
+
+
+def test_given_files_of_one_name_in_two_folders_when_named_then_one_never_replaces_the_other(tmp_path):
+    for folder in ("a", "b", "c"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.png").write_bytes(folder.encode())
+    for names in (["a/1.png", "b/1.png"], ["a/1.png", "c"]):
+        with Seen() as seen:
+            (source,) = open_sources([tmp_path / name for name in names])
+            one, other = source.events(seen)
+        assert (one.id, other.id, isinstance(one, Item)) == ("1.png", "1.png", True)
+        assert "another picture has the same id" in str(other.error)
+
+
+def test_given_a_name_that_spells_another_ones_bytes_then_one_never_replaces_the_other(tmp_path):
+    (tmp_path / os.fsdecode(b"\xff.png")).write_bytes(b"1")
+    (tmp_path / "\\xff.png").write_bytes(b"2")
+    with Seen() as seen:
+        (source,) = open_sources([tmp_path])
+        assert sorted(type(event).__name__ for event in source.events(seen)) == ["Failure", "Item"]
+
+
+def test_given_very_many_files_as_a_shell_spells_them_out_then_they_are_not_compared_each_with_each(
+    tmp_path, monkeypatch
+):
+    names = [tmp_path / f"{number}.png" for number in range(300)]
+    for name in names:
+        name.touch()
+    asked = 0
+    is_dir = Path.is_dir
+
+    def counted(path):
+        nonlocal asked
+        asked += 1
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", counted)
+    with Seen() as seen:
+        assert sum(1 for source in open_sources(names) for _ in source.events(seen)) == 300
+    assert asked < 10 * len(names)

@@ -49,7 +49,7 @@ def walk(
     - Links are followed; no folder is entered twice, so loops end.
     - What cannot be read is yielded with its ``error``, and so are links that lead nowhere: to a folder, perhaps.
     - ``on_empty`` is called with each source that gave nothing at all.
-    - An id that an earlier source holds as well is an error: the later picture would replace the earlier one.
+    - An id that an earlier folder holds as well is an error: the later picture would replace the earlier one.
 
     Raises:
         FileNotFoundError: a source does not exist.
@@ -60,14 +60,16 @@ def walk(
     once: dict[Path, Path] = {}
     for source in sources:
         once.setdefault(source.resolve(), source)
-    for number, source in enumerate(once.values()):
-        earlier = [other for other in list(once.values())[:number] if other.is_dir()]
+    earlier: list[Path] = []
+    for source in once.values():
         empty = True
         for found in _walk_source(source, on_skipped):
             empty = False
             yield _unless_taken(found, source, earlier)
         if empty and on_empty is not None:
             on_empty(source)
+        if source.is_dir():
+            earlier.append(source)
 
 
 def _walk_source(source: Path, on_skipped: Callable[[Path], None] | None) -> Iterator[Found]:

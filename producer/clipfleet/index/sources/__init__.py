@@ -84,7 +84,7 @@ def open_sources(
         if not folder.exists():
             raise FileNotFoundError(str(folder))
     if folders:
-        sources.insert(0, Folders(folders, alone=not sources))
+        sources.insert(0, Folders(folders, alone=not sources and len(folders) == 1))
     return sources
 
 

@@ -34,7 +34,7 @@ class Folders:
 
         Args:
             paths: folders and files.
-            alone: there are no other sources: a file system holds no path twice, so that ids need not be kept.
+            alone: there is this one alone: a file system holds no path twice, so that ids need not be kept.
         """
         self._paths = paths
         self._alone = alone
@@ -44,7 +44,8 @@ class Folders:
         empty: list[Path] = []
         yield from _events(
             lambda on_skipped: walk(self._paths, on_skipped=on_skipped, on_empty=empty.append),
-            None if self._alone else seen,
+            seen,
+            alone=self._alone,
         )
         for path in empty:
             yield Skip(Skip.EMPTY, 0, printable(str(path)))
@@ -132,7 +133,9 @@ def matches(pattern: str) -> list[Path]:
     return found
 
 
-def _events(walking: Callable[[Callable[[Path], None]], Iterable[Found]], seen: Seen | None) -> Iterator[Event]:
+def _events(
+    walking: Callable[[Callable[[Path], None]], Iterable[Found]], seen: Seen, *, alone: bool = False
+) -> Iterator[Event]:
     skipped = 0
 
     def skip(_path: Path) -> None:
@@ -143,13 +146,18 @@ def _events(walking: Callable[[Callable[[Path], None]], Iterable[Found]], seen: 
         label = printable(str(found.path))
         if found.error is not None:
             yield Failure(found.id, label, found.error, hides=Hides.BELOW if found.below else Hides.ITSELF)
-        elif seen is not None and (met := seen.add(found.id, os.fsencode(os.path.realpath(found.path)))) is not Met.NEW:
+        elif (met := Met.NEW if alone and "\\" not in found.id else _met(seen, found)) is not Met.NEW:
             error = error_for(ErrorCode.BAD_REQUEST, "another picture has the same id")
             yield Skip(Skip.DUPLICATE) if met is Met.SAME else Failure(found.id, label, error)
         else:
             yield Item(found.id, label, found.path, {"path": found.id, "name": printable(found.path.name)})
     if skipped:
         yield Skip(Skip.OTHER, skipped)
+
+
+def _met(seen: Seen, found: Found) -> Met:
+    # Of a folder alone too, where a name has a backslash: that of bytes outside UTF-8 may be spelled by another one.
+    return seen.add(found.id, os.fsencode(os.path.realpath(found.path)))
 
 
 def _split(pattern: str) -> tuple[str, list[str]]:
