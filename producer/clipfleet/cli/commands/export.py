@@ -108,7 +108,7 @@ def _copy(run: Run, store: Store, info: CollectionInfo, sink: FolderSink, earlie
     from clipfleet.index.sinks import SinkRow  # noqa: PLC0415
 
     if (after := sink.last()) is not None:
-        run.out.note(f"{earlier:,} rows in {sink.parts} parts are there: going on behind {after!r}")
+        run.out.note(f"{earlier:,} rows in {_parts(sink.parts)} are there: going on behind {after!r}")
     written = 0
     with Progress(run.out, "exporting", lambda: range(max(0, (info.rows or 0) - earlier))) as progress:
         for page in store.scan(info.name, after=after or ""):
@@ -140,6 +140,10 @@ class _Copied:
     stored: int
 
 
+def _parts(count: int) -> str:
+    return f"{count} part" if count == 1 else f"{count} parts"
+
+
 def _told(run: Run, copied: _Copied) -> int:
     rows = copied.earlier + copied.written
     whole = rows == copied.stored
@@ -157,7 +161,7 @@ def _told(run: Run, copied: _Copied) -> int:
         )
     else:
         run.out.line(
-            f"{rows:,} rows of {copied.collection!r} in {copied.parts} parts in {copied.out}"
+            f"{rows:,} rows of {copied.collection!r} in {_parts(copied.parts)} in {copied.out}"
             + (f", {copied.written:,} of them written now" if copied.earlier else "")
         )
     if not rows:

@@ -76,7 +76,7 @@ def _check_installed() -> None:
         missing.append("onnxruntime")
     if missing:
         raise CliError(
-            f"a worker needs {', '.join(missing)}, which is not installed here",
+            f"a worker needs {', '.join(missing)}, not installed here",
             hint='pip install "clipfleet[cpu]", or "clipfleet[gpu]" on a machine with an NVIDIA GPU',
         )
 
