@@ -36,13 +36,24 @@ class Other(Operator):
     name = "crop"
 
 def function(): ...
+
+class Raising(type(Operator)):
+    def __getattribute__(cls, name):
+        if name == "name":
+            raise RuntimeError("no name today")
+        return super().__getattribute__(name)
+
+class Moody(Operator, metaclass=Raising): ...
+
+class Odd(Operator):
+    name = "odd"
+    task = 5
 """
 
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """Put a distribution on the path: ``install("name", {"operator": "module:Class"}, module="source")``."""
-    before = set(sys.modules)
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(package, points, **modules):
@@ -58,8 +69,10 @@ def install(tmp_path, monkeypatch):
     # As pyproject.toml has it, however long ago this environment was installed.
     install("clipfleet", OURS)
     yield install
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        # Theirs alone: numpy, loaded by the way, cannot be loaded twice.
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def by_name(found):
@@ -104,8 +117,11 @@ def test_given_another_package_then_its_operator_is_found_and_works(install):
         ({"bad": "acme_ops:Missing"}, "AttributeError"),
         ({"bad": "acme_ops:function"}, "no subclass of clipfleet.operators.Operator"),
         ({"bad": "acme_ops:Double"}, "calls itself 'double'"),
+        ({"bad": "acme_ops:Moody"}, "RuntimeError: no name today"),
+        ({"bad": "acme_ops:Odd"}, "calls itself 'odd', and its task no text"),
+        ({"bad": "not : an [entry"}, "AttributeError"),
     ],
-    ids=["missing", "raises", "exits", "no-class", "function", "name"],
+    ids=["missing", "raises", "exits", "no-class", "function", "name", "moody", "odd-task", "no-entry"],
 )
 def test_given_a_broken_package_then_it_is_reported_and_the_others_still_work(install, points, text):
     install("acme", points, acme_bad="1 / 0", acme_exit="raise SystemExit(3)", acme_ops=GOOD)

@@ -99,12 +99,15 @@ def _listed(points: Iterable[metadata.EntryPoint]) -> list[ListedOperator]:
 def _load(point: metadata.EntryPoint) -> tuple[type[Operator] | None, str]:
     try:
         loaded = point.load()
+        name, task = getattr(loaded, "name", None), getattr(loaded, "task", None)
     except (Exception, SystemExit) as error:  # noqa: BLE001  a stranger's module may raise anything as it is imported
         return None, f"{type(error).__name__}: {error}"
     if not (isinstance(loaded, type) and issubclass(loaded, Operator)):
         return None, f"{point.value} is no subclass of clipfleet.operators.Operator"
-    if loaded.name != point.name:
-        return None, f"{point.value} calls itself {loaded.name!r}"
+    if name != point.name or not isinstance(task, str):
+        return None, f"{point.value} calls itself {name!r}" + (
+            "" if isinstance(task, str) else ", and its task no text"
+        )
     return loaded, ""
 
 

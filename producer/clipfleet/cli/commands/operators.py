@@ -205,7 +205,8 @@ def _options(operator: type[Operator]) -> list[dict[str, Any]]:
         if field.default is not dataclasses.MISSING:
             option["default"] = repr(field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            option["default"] = repr(field.default_factory())
+            # Not called: it is a stranger's, and may do anything.
+            option["default"] = f"{getattr(field.default_factory, '__name__', 'a function')}()"
         options.append(option)
     return options
 
