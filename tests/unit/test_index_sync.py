@@ -9,6 +9,7 @@ import pytest
 
 from clipfleet.index import Failure, Item, Manifest, Part, Skip, open_sources, part_of
 from clipfleet.index.sources import Hides, Seen
+from clipfleet.index.sources.folder import matches
 from clipfleet.index.sync import Visited
 from clipfleet.schemas.errors import ErrorCode, error_for
 
@@ -149,6 +150,8 @@ def test_given_a_folder_that_a_pattern_of_shards_cannot_search_then_nothing_is_g
     (tmp_path / "shards" / "nas").symlink_to("/nowhere/shards")
     ids, doubt = left(tmp_path, ["0/1", "1/1"], open_sources([str(tmp_path / "shards" / "**" / "*.tar")]))
     assert (ids, "nas" in doubt) == ([], True)
+    # Who asks for shards alone, as tasks do, is given nothing else.
+    assert matches(str(tmp_path / "shards" / "**" / "*.tar")) == [tmp_path / "shards" / "0.tar"]
 
 
 def test_given_a_pattern_of_tables_that_cannot_search_a_folder_then_it_is_a_failure_of_its_own(tmp_path):

@@ -157,7 +157,7 @@ def _paths(text: str, *, there: bool = False) -> list[Path]:
     """Files of shards or tables; with ``there`` all of them must exist, else one."""
     paths: list[Path] = []
     for each in _expanded(text):
-        paths += matches(each) if is_pattern(each) and not os.path.lexists(each) else [Path(each)]
+        paths += matches(each, closed=True) if is_pattern(each) and not os.path.lexists(each) else [Path(each)]
     missing = (path for path in paths if not os.path.lexists(path))
     if (first := next(missing, None)) is not None and (there or not any(map(os.path.lexists, paths))):
         raise FileNotFoundError(str(first))

@@ -119,15 +119,18 @@ def is_pattern(text: str) -> bool:
     return _MAGIC.search(text) is not None
 
 
-def matches(pattern: str) -> list[Path]:
+def matches(pattern: str, *, closed: bool = False) -> list[Path]:
     """The files that a pattern of shards or tables stands for, sorted: they are few, and their order is kept.
 
-    Folders that cannot be searched are among them: whoever opens one learns why, and that something may be missing.
+    Args:
+        pattern: of their names.
+        closed: whether folders that cannot be searched are among them: whoever opens one learns why, and that something
+            may be missing.
 
     Raises:
         FileNotFoundError: none.
     """
-    found = sorted(each.path for each in Glob(pattern).found(None))
+    found = sorted(each.path for each in Glob(pattern).found(None) if closed or each.error is None)
     if not found:
         raise FileNotFoundError(pattern)
     return found
