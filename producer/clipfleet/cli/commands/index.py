@@ -213,7 +213,6 @@ def index(  # noqa: PLR0913  each parameter is a flag
     from clipfleet.cli.dry_run import dry_run as tell  # noqa: PLC0415
     from clipfleet.cli.indexing import Files, Plan, run_index  # noqa: PLC0415
     from clipfleet.index import Columns, Sending, SourceError  # noqa: PLC0415
-    from clipfleet.index.part import by_file  # noqa: PLC0415
 
     columns = Columns(url_column, path_column, id_column, path_root)
     try:
@@ -222,11 +221,10 @@ def index(  # noqa: PLR0913  each parameter is a flag
         sending = Sending(collection, *_sending(send, root or []), _shrink_px(shrink))
     except SourceError as error:
         raise usage(str(error)) from None
-    if sync and (to is not None or dry_run or fresh):
-        raise usage("--sync goes with none of --to, --dry-run and --fresh")
-    if sync and part is not None and any(map(by_file, opened)):
-        # One host would delete what another one has just indexed.
-        raise usage("--sync goes with --shard for folders and tables alone: other hosts take what a new file displaces")
+    if sync:
+        if to is not None or dry_run or fresh:
+            raise usage("--sync goes with none of --to, --dry-run and --fresh")
+        _check_sync(sources, opened, part)
     if (to is None) != (out is None):
         raise usage("--to and --out go together")
     if out is not None and fresh:
@@ -265,6 +263,20 @@ def _open(sources: list[str], columns: Columns, part: Part | None, every_s: floa
     except FileNotFoundError as error:
         raise usage(f"{error}: no such file or folder") from None
     return opened if part is None else part_of(opened, part)
+
+
+def _check_sync(sources: list[str], opened: list[Source], part: Part | None) -> None:
+    """Refuse what would have rows deleted whose pictures are there."""
+    from clipfleet.index.part import by_file  # noqa: PLC0415
+    from clipfleet.index.sources.folder import is_pattern  # noqa: PLC0415
+    from clipfleet.index.sources.remote import is_remote  # noqa: PLC0415
+
+    if part is not None and any(map(by_file, opened)):
+        # One host would delete what another one has just indexed.
+        raise usage("--sync goes with --shard for folders and tables alone: other hosts take what a new file displaces")
+    if any(is_remote(source) and is_pattern(source) for source in sources):
+        # fsspec's glob leaves out what it cannot list, and says nothing.
+        raise usage("--sync: of a pattern in a store some may be missing unsaid; name the folder instead")
 
 
 def _part(text: str) -> Part:
