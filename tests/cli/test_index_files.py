@@ -12,15 +12,14 @@ from clipfleet.index import Manifest, State, index_sources
 from clipfleet.index.sinks import open_sink
 from clipfleet.producer import Client, requests
 from support.cli import start
+from support.index_events import write_pictures
 
 PICTURES = 1_500
 
 
 @pytest.fixture
 def here(tmp_path):
-    (tmp_path / "pics").mkdir()
-    for number in range(PICTURES):
-        (tmp_path / "pics" / f"{number:04}.png").write_bytes(b"picture %d" % number)
+    write_pictures(tmp_path / "pics", PICTURES)
     return tmp_path
 
 

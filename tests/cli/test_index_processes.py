@@ -13,6 +13,7 @@ import pytest
 from clipfleet.index import Manifest, Meter, Processes, Send, Sending, State, index_sources
 from clipfleet.index.processes import ProducerDied
 from support.cli import descendants, end, running, start
+from support.index_events import write_pictures
 from support.waiting import wait_until
 
 PICTURES = 700
@@ -20,9 +21,7 @@ PICTURES = 700
 
 @pytest.fixture
 def here(tmp_path):
-    (tmp_path / "pics").mkdir()
-    for number in range(PICTURES):
-        (tmp_path / "pics" / f"{number:04}.png").write_bytes(b"picture %d" % number)
+    write_pictures(tmp_path / "pics", PICTURES)
     return tmp_path
 
 

@@ -17,3 +17,10 @@ def failures(events):
 
 def skipped(events, reason=Skip.OTHER):
     return sum(event.count for event in events if isinstance(event, Skip) and event.reason == reason)
+
+
+def write_pictures(folder, count):
+    """Files that a worker with toy vectors takes for as many pictures."""
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"{number:04}.png").write_bytes(b"picture %d" % number)

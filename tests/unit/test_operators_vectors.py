@@ -134,6 +134,16 @@ def test_given_vectors_that_tell_nothing_then_fitting_refuses(vectors, to):
         fit_pca(vectors, to)
 
 
+class Touch:
+    """What runs code as it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
 def broken(tmp_path, kind):
     path = tmp_path / "broken.npz"
     good = fit_pca(cloud(), 3)
@@ -161,7 +171,7 @@ def broken(tmp_path, kind):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("components.npy", head.getvalue())
     elif kind == "pickle":
-        np.savez(path, components=np.array([{}], dtype=object))
+        np.savez(path, components=np.array([Touch(tmp_path / "ran")], dtype=object))
     elif kind == "fingerprint":
         save_pca(replace(good, model="../etc"), path)
     return path
@@ -177,6 +187,7 @@ def broken(tmp_path, kind):
 def test_given_a_file_that_is_none_then_it_is_said(tmp_path, kind):
     with pytest.raises(ValueError, match=r"broken\.npz"):
         load_pca(broken(tmp_path, kind))
+    assert not (tmp_path / "ran").exists()
 
 
 # classify -------------------------------------------------------------------------------------------------------------
