@@ -13,7 +13,9 @@ from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.tasks import corpus, upkeep
 from clipfleet.tasks.app import StepRequest, app
 from clipfleet.tasks.plan import make_plan
-from clipfleet.tasks.runs import REVOKED, Runs
+from clipfleet.tasks.results import show
+from clipfleet.tasks.runs import Runs
+from clipfleet.tasks.state import REVOKED
 from clipfleet.tasks.step import Step
 
 
@@ -49,7 +51,8 @@ def runs(redis_client, keys, tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "bulk_client", lambda: None)
     (tmp_path / "a").mkdir()
     plan = make_plan(["a"], tmp_path, collection="c", shards=1, columns={}, step_s=1.0, patience_s=60.0)
-    made.begin("r", plan.to_json(), "task")
+    monkeypatch.setattr("clipfleet.tasks.runs.secrets.token_hex", lambda _size: "r")
+    made.begin("asked", plan.to_json(), "task")
     return made
 
 
@@ -103,7 +106,7 @@ def test_given_a_revoked_run_when_progress_comes_late_then_the_revocation_stays_
             super().store_result(task, result, state)
 
     task = Late()
-    corpus._show(task, "r")
+    show(task, runs, "r")
     state, error = task.stored["task"]
     assert (state, type(error)) == (REVOKED.upper(), TaskRevokedError)
 
@@ -143,7 +146,7 @@ def test_given_a_store_that_is_away_when_all_is_indexed_then_the_alias_is_switch
             raise answer
         return answer
 
-    monkeypatch.setattr(corpus, "switched", switched)
+    monkeypatch.setattr("clipfleet.tasks.results.switched", switched)
     task = Task()
     with pytest.raises(Retry):
         corpus.index_shard(task, "r", 0, 0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clipfleet.tasks.runs import FINISHED, LEASE_MS, REVOKED, Lost, Runs
+from clipfleet.tasks.keys import RunKeys
+from clipfleet.tasks.runs import LEASE_MS, Lost, Runs
+from clipfleet.tasks.state import FINISHED, REVOKED
 from support.waiting import wait_until
 
 PLAN = {"shards": 2, "collection": "images"}
@@ -17,8 +19,7 @@ def runs(redis_client, keys):
 
 @pytest.fixture
 def run(runs):
-    runs.begin("r", PLAN, "task")
-    return "r"
+    return runs.begin("asked", PLAN, "task")[0]
 
 
 @pytest.fixture
@@ -27,9 +28,12 @@ def short_lease(monkeypatch):
 
 
 def test_given_a_run_under_way_when_asked_for_again_then_it_has_one_more_watcher(runs, run):
-    known, is_new = runs.begin(run, PLAN, "other")
-    assert (known.tasks, is_new) == (["task", "other"], False)
-    assert runs.begin(run, PLAN, "other")[0].tasks == ["task", "other"]
+    name, known, is_new = runs.begin("asked", PLAN, "other")
+    assert (name, known.tasks, is_new) == (run, ["task", "other"], False)
+    assert runs.begin("asked", PLAN, "other")[1].tasks == ["task", "other"]
+    assert runs.begin("asked for otherwise", PLAN, "other")[0] != run
+    assert len(runs.unfinished()) == 2
+    assert runs.end(runs.begin("asked for otherwise", PLAN, "other")[0], REVOKED)
     assert runs.unfinished() == [run]
 
 
@@ -40,10 +44,50 @@ def test_given_a_finished_run_when_asked_for_then_only_a_new_task_begins_it_anew
     assert runs.end(run, FINISHED)
     assert not runs.end(run, REVOKED)
     assert runs.unfinished() == []
-    known, is_new = runs.begin(run, PLAN, "task")
-    assert (known.state, is_new, runs.shards(run, 2)[0].indexed) == (FINISHED, False, 7)
-    known, is_new = runs.begin(run, PLAN, "another")
-    assert (known.tasks, is_new, runs.shards(run, 2)[0].indexed, runs.done(run, 0)) == (["another"], True, 0, set())
+    name, known, is_new = runs.begin("asked", PLAN, "task")
+    assert (name, known.state, is_new, runs.shards(name, 2)[0].indexed) == (run, FINISHED, False, 7)
+    name, known, is_new = runs.begin("asked", PLAN, "another")
+    assert (known.tasks, is_new, runs.shards(name, 2)[0].indexed, runs.done(name, 0)) == (["another"], True, 0, set())
+
+
+def test_given_what_is_left_of_the_run_before_when_begun_anew_then_it_changes_nothing_of_it(runs, run):
+    shard, _ = runs.claim(run, 0, 0, "slow")
+    runs.end(run, FINISHED)
+    name, _, _ = runs.begin("asked", PLAN, "another")
+    runs.save(run, 0, shard, [b"12345678"])
+    runs.release(run, 0, "slow", turn=5, ended="done")
+    assert not runs.end(run, FINISHED, {"switched": True})
+    assert runs.get(name).state == "running"
+    assert (runs.shards(name, 2)[0].turn, runs.shards(name, 2)[0].ended, runs.done(name, 0)) == (0, "", set())
+
+
+def test_given_a_run_that_two_would_close_when_asked_then_one_may_and_the_other_waits(
+    runs, run, short_lease, monkeypatch
+):
+    assert runs.close(run, "me")[0].state == "running"
+    assert runs.close(run, "me")[0].state == "running"
+    nobody, wait_ms = runs.close(run, "twin")
+    assert nobody is None
+    assert 0 < wait_ms <= 30
+    wait_until(lambda: runs.close(run, "twin")[0], 5, "the lease of the one who was killed")
+    monkeypatch.setattr("clipfleet.tasks.runs.LEASE_MS", 60_000)
+    assert runs.close(run, "twin")[0]
+    runs.leave(run, "me")
+    assert runs.close(run, "me")[0] is None
+    runs.leave(run, "twin")
+    assert runs.close(run, "me")[0].state == "running"
+    runs.end(run, FINISHED)
+    assert runs.close(run, "third")[0].state == FINISHED
+    assert runs.close("unknown", "me") == (None, 0)
+
+
+def test_given_a_run_of_weeks_when_its_shards_move_then_nothing_of_it_ends(runs, run, redis_client, keys):
+    kept = [RunKeys(keys).run(run), RunKeys(keys).asked("asked")]
+    runs.claim(run, 0, 0, "me")
+    for key in kept:
+        redis_client.expire(key, 100)
+    assert runs.renew(run, 0, "me")
+    assert all(redis_client.ttl(key) > 100 for key in kept)
 
 
 def test_given_a_step_that_runs_when_its_message_comes_again_then_it_waits_and_then_is_dropped(runs, run):

@@ -48,14 +48,14 @@ def run_step(corpus, redis_client, keys):
 
     def one(client, *, shards=1, number=0, stop=None, plan=None):
         plan = plan or make_plan(["a"], corpus, shards=shards, step_s=60.0, **OPTIONS)
-        runs.begin("r", plan.to_json(), "task")
+        run, _, _ = runs.begin("asked", plan.to_json(), "task")
         turn = next(turns)
-        shard, _ = runs.claim("r", number, turn, f"owner {turn}")
+        shard, _ = runs.claim(run, number, turn, f"owner {turn}")
         step = Step(
-            plan=plan, runs=runs, run="r", number=number, shard=shard, root=corpus, stop=stop or threading.Event()
+            plan=plan, runs=runs, run=run, number=number, shard=shard, root=corpus, stop=stop or threading.Event()
         )
         step.run(client, lambda: None)
-        return step, runs.shards("r", shards)[number]
+        return step, runs.shards(run, shards)[number]
 
     return one
 

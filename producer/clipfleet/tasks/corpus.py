@@ -14,22 +14,21 @@ from contextlib import suppress
 from typing import Any, Final
 
 import redis
-from celery import states
-from celery.exceptions import BackendError, Ignore, TaskRevokedError
+from celery.exceptions import BackendError, Ignore
 from kombu.exceptions import OperationalError
 
 from clipfleet.index.sources import SourceError
 from clipfleet.schemas.errors import RequestFailed
 from clipfleet.tasks.fleet import bulk_client
-from clipfleet.tasks.milvus import switched
 from clipfleet.tasks.plan import Plan, digest, make_plan
-from clipfleet.tasks.runs import FINISHED, LEASE_MS, REVOKED, RUNNING, Lost, Run, Runs, Shard, totals
+from clipfleet.tasks.results import show
+from clipfleet.tasks.runs import LEASE_MS, Lost, Runs
 from clipfleet.tasks.settings import settings
+from clipfleet.tasks.state import REVOKED, RUNNING, Run, Shard
 from clipfleet.tasks.step import Keeper, Step
 
 __all__ = [
     "AWAY",
-    "PROGRESS",
     "RUN_HEADER",
     "TASKS_HEADER",
     "index_corpus",
@@ -41,7 +40,6 @@ __all__ = [
     "stop_index",
 ]
 
-PROGRESS: Final = "PROGRESS"
 # What a step's message says of its run, for who sees the message alone (app.py).
 RUN_HEADER: Final = "clipfleet_run"
 TASKS_HEADER: Final = "clipfleet_tasks"
@@ -140,20 +138,19 @@ def _begin(task: Any, asked: dict[str, Any], sources: list[str] | str, **options
     """Make the plan, send the first step of each shard; or join the run that was asked for in the same words."""
     names = [sources] if isinstance(sources, str) else sources
     _check(names, **options)
-    run = digest(asked)
     try:
         plan = make_plan(names, settings().sources_root, settings().sources_addresses, **options)
     except SourceError as error:
         # A caller without clipfleet gets the class that it can name.
         raise ValueError(str(error)) from None
-    known, is_new = runs().begin(run, plan.to_json(), task.request.id)
+    run, known, is_new = runs().begin(digest(asked), plan.to_json(), task.request.id)
     if is_new:
         for number in range(plan.shards):
             _send(task.app, run, number, 0)
     elif known.state == RUNNING:
         _ask_again(task.app, run, known, -LEASE_MS)
     with suppress(RequestFailed):  # the step of a shard that has ended sees to it
-        _show(task.app, run)
+        show(task.app, runs(), run)
     raise Ignore
 
 
@@ -161,7 +158,7 @@ def index_shard(self: Any, run: str, number: int, turn: int) -> None:
     """One step of a shard, which sends the next one. Nobody's to call."""
     try:
         _step(self, run, number, turn)
-        _show(self.app, run)
+        show(self.app, runs(), run)
     except RequestFailed as error:
         _log.warning("run %s is done, but its alias is not switched yet: %s", run, error)
         raise self.retry(countdown=_STALLED_S, max_retries=None) from None
@@ -200,7 +197,7 @@ def _run_step(app: Any, run: str, number: int, shard: Shard, known: Run, keeper:
     plan = Plan.of(known.plan)
     root = settings().sources_root
     step = Step(plan=plan, runs=runs(), run=run, number=number, shard=shard, root=root, stop=keeper.stop)
-    step.run(bulk_client(), lambda: _show(app, run))
+    step.run(bulk_client(), lambda: show(app, runs(), run))
     now = runs().now_ms()
     if not step.over and not step.moved:
         shard.stalls += 1
@@ -227,14 +224,14 @@ def resume_index(self: Any, *, quiet_s: float = _QUIET_MS / 1000) -> dict[str, A
         sent[run] = _ask_again(self.app, run, known, int(quiet_s * 1000))
         # All of its shards may have ended, and their last owner been killed before it said so.
         with suppress(RequestFailed):
-            _show(self.app, run)
+            show(self.app, runs(), run)
     return {"ok": True, "runs": sent}
 
 
 def revoke_run(app: Any, run: str) -> bool:
     """End a run as revoked; false when it had ended before."""
     ended = runs().end(run, REVOKED)
-    _show(app, run)
+    show(app, runs(), run)
     return ended
 
 
@@ -263,63 +260,6 @@ def _ask_again(app: Any, run: str, known: Run, quiet_ms: int) -> int:
             _send(app, run, number, turn, wait_ms / 1000)
             sent += 1
     return sent
-
-
-def _show(app: Any, run: str) -> None:
-    """Progress, or the end, in the results of all tasks that asked for the run.
-
-    Whoever comes first after the last shard's end ends the run, so any call does when another one was killed.
-
-    Raises:
-        RequestFailed: ``store_failed``: all is indexed, but the alias cannot be switched now.
-    """
-    known = runs().get(run)
-    if known is None:
-        return
-    shards = runs().shards(run, known.plan["shards"])
-    info: dict[str, Any] = {"run": run, "collection": known.plan["collection"], **totals(shards)}
-    info["seconds"] = round(((known.ended_ms or runs().now_ms()) - known.began_ms) / 1000, 1)
-    if known.state == RUNNING:
-        if not all(shard.ended for shard in shards):
-            _store(app, known, info, PROGRESS)
-            # Who ended the run meanwhile has said so first, and this would hide it.
-            known = runs().get(run)
-            if known is None or known.state == RUNNING:
-                return
-        else:
-            runs().end(run, FINISHED, switched(known.plan, info, _gave_up(shards)))
-            known = runs().get(run) or known
-    if known.state == REVOKED:
-        _store(app, known, TaskRevokedError("the run was stopped"), states.REVOKED)
-    elif known.state == FINISHED:
-        _conclude(app, known, info, shards)
-
-
-def _conclude(app: Any, known: Run, info: dict[str, Any], shards: list[Shard]) -> None:
-    failures = [each for shard in shards for each in shard.failures]
-    gave_up = _gave_up(shards)
-    ok = not info["failed"] and not gave_up and known.switched.get("switched", True)
-    if info["indexed"]:
-        result = {"ok": ok, **info, **known.switched, "failures": failures, "gave_up": gave_up}
-        _store(app, known, result, states.SUCCESS)
-    else:
-        # Nothing indexed is never a success, an empty folder included.
-        _store(app, known, RuntimeError(_nothing(info, failures, gave_up)), states.FAILURE)
-
-
-def _gave_up(shards: list[Shard]) -> list[str]:
-    return sorted({shard.ended for shard in shards if shard.ended != "done"})
-
-
-def _store(app: Any, known: Run, result: object, state: str) -> None:
-    for task in known.tasks:
-        app.backend.store_result(task, result, state)
-
-
-def _nothing(info: dict[str, Any], failures: list[dict[str, str]], gave_up: list[str]) -> str:
-    first = f"; the first: {failures[0]['label']}: {failures[0]['code']}: {failures[0]['message']}" if failures else ""
-    why = f"; {'; '.join(gave_up)}" if gave_up else ""
-    return f"0 pictures indexed, {sum(info['failed'].values())} failed{first}{why}"
 
 
 def _check(names: Any, *, collection: Any, shards: Any, columns: Any, step_s: Any, patience_s: Any, **_: Any) -> None:

@@ -22,6 +22,10 @@ class RunKeys:
         """Set: the runs that are under way."""
         return f"{self.queue.base}index:runs"
 
+    def asked(self, digest: str) -> str:
+        """String: the run that was last made for what was asked for."""
+        return f"{self.queue.base}index:asked:{digest}"
+
     def run(self, run: str) -> str:
         """JSON: one run."""
         return f"{self.queue.base}index:{run}"

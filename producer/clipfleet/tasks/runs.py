@@ -1,11 +1,13 @@
 """Runs of ``index_corpus`` as the fleet's Redis keeps them, so that any Celery worker may go on with any shard.
 
+``index:asked:<digest>``     string: the run that was last made for what was asked for
 ``index:<run>``              JSON: the plan, the Celery task ids that watch it, its state
 ``index:<run>:<n>``          JSON: one shard (``Shard``)
 ``index:<run>:<n>:done``     string: eight bytes for each item of the shard's current unit that is done
 ``index:runs``               set: the runs that are not finished
 
-All live for a week after their last change.
+All live for a week after their last change. A run has a name of its own each time it is begun: a step or a message
+that is left of the one before it, asked for in the same words, finds nothing that it could change.
 
 A *step* is one Celery task, one message. Messages come twice: Celery delivers again what is not acknowledged. So a
 shard has a **turn**: a message for an earlier turn is dropped. And it has a **lease**: a message for a turn that is
@@ -17,11 +19,12 @@ changes nothing.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import asdict, dataclass, field
+import secrets
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from clipfleet.tasks.keys import RunKeys
+from clipfleet.tasks.state import RUNNING, Run, Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,76 +33,17 @@ if TYPE_CHECKING:
 
     from clipfleet.schemas.keys import QueueKeys
 
-__all__ = ["FINISHED", "LEASE_MS", "REVOKED", "RUNNING", "Lost", "Run", "Runs", "Shard", "totals"]
+__all__ = ["LEASE_MS", "Lost", "Runs"]
 
 T = TypeVar("T")
 
 LEASE_MS: Final = 10_000
 TTL_S: Final = 7 * 24 * 3600
 ID_BYTES: Final = 8
-RUNNING: Final = "running"
-FINISHED: Final = "finished"
-REVOKED: Final = "revoked"
 
 
 class Lost(Exception):
     """The shard is somebody else's by now, or its run has ended."""
-
-
-@dataclass(slots=True)
-class Run:
-    """One corpus on its way.
-
-    Attributes:
-        plan: ``Plan`` as JSON.
-        tasks: Celery ids of the ``index_corpus`` tasks that asked for it and show its progress.
-        began_ms: when, unix ms by Redis.
-        state: ``running``, ``finished``, ``revoked``.
-        ended_ms: when it ended; 0 before.
-        switched: what became of its alias.
-    """
-
-    plan: dict[str, Any]
-    tasks: list[str]
-    began_ms: int
-    state: str = RUNNING
-    ended_ms: int = 0
-    switched: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Shard:
-    """One shard.
-
-    Attributes:
-        turn: the step that is to be run, or runs.
-        owner: who runs it; empty = nobody.
-        until_ms: when its lease ends.
-        asked_ms: when a message for it was last sent.
-        unit: how many of its units are finished.
-        indexed: rows that Milvus acknowledged.
-        failed: failures by code.
-        skipped: files without a picture's suffix.
-        duplicates: pictures met once more.
-        failures: the first of them: id, label, code, message.
-        moved_ms: when something was last done.
-        stalls: steps in a row in which nothing was.
-        ended: why it does nothing more: ``done``, or an error; empty while it goes on.
-    """
-
-    turn: int = 0
-    owner: str = ""
-    until_ms: int = 0
-    asked_ms: int = 0
-    unit: int = 0
-    indexed: int = 0
-    failed: dict[str, int] = field(default_factory=dict)
-    skipped: int = 0
-    duplicates: int = 0
-    failures: list[dict[str, str]] = field(default_factory=list)
-    moved_ms: int = 0
-    stalls: int = 0
-    ended: str = ""
 
 
 class Runs:
@@ -114,27 +58,42 @@ class Runs:
         seconds, micros = self._redis.time()
         return int(seconds) * 1000 + int(micros) // 1000
 
-    def begin(self, run: str, plan: dict[str, Any], task: str) -> tuple[Run, bool]:
-        """The run, and whether it is new: one that is under way gets one more watcher."""
-        now = self.now_ms()
+    def begin(self, asked: str, plan: dict[str, Any], task: str) -> tuple[str, Run, bool]:
+        """(name, run, whether it is new) for what was asked for: what is under way gets one more watcher.
 
-        def change(raw: bytes | None, pipe: redis.client.Pipeline) -> tuple[Run, bool]:
+        Args:
+            asked: digest of what makes two calls the same.
+            plan: for a new run.
+            task: Celery id of the caller. Its message may come twice: then it gets what it got.
+        """
+        now = self.now_ms()
+        pointer = self._keys.asked(asked)
+
+        def attempt(pipe: redis.client.Pipeline) -> tuple[str, Run, bool]:
+            run = cast("bytes", pipe.get(pointer) or b"").decode()
+            pipe.watch(self._keys.run(run))  # type: ignore[no-untyped-call]
+            raw = cast("bytes | None", pipe.get(self._keys.run(run)))
+            pipe.multi()
             known = Run(**json.loads(raw)) if raw else None
             if known is not None and (known.state == RUNNING or task in known.tasks):
                 if task not in known.tasks:
                     known.tasks.append(task)
                 self._put(pipe, self._keys.run(run), known)
-                return known, False
-            made = Run(plan, [task], now)
-            self._put(pipe, self._keys.run(run), made)
-            pipe.sadd(self._keys.all, run)
-            pipe.expire(self._keys.all, TTL_S)
-            for number in range(plan["shards"]):
-                self._put(pipe, self._keys.shard(run, number), Shard(moved_ms=now, asked_ms=now))
-                pipe.delete(self._keys.done(run, number))
-            return made, True
+                return run, known, False
+            made = Run(plan, [task], now, asked=asked)
+            return self._make(pipe, made), made, True
 
-        return self._change(self._keys.run(run), change)
+        return self._transaction(pointer, attempt)
+
+    def _make(self, pipe: redis.client.Pipeline, made: Run) -> str:
+        run = secrets.token_hex(10)
+        pipe.set(self._keys.asked(made.asked), run, ex=TTL_S)
+        self._put(pipe, self._keys.run(run), made)
+        pipe.sadd(self._keys.all, run)
+        pipe.expire(self._keys.all, TTL_S)
+        for number in range(made.plan["shards"]):
+            self._put(pipe, self._keys.shard(run, number), Shard(moved_ms=made.began_ms, asked_ms=made.began_ms))
+        return run
 
     def get(self, run: str) -> Run | None:
         """A run; None for one that is not known (any more)."""
@@ -164,6 +123,35 @@ class Runs:
             return True
 
         return self._change(self._keys.run(run), change)
+
+    def close(self, run: str, owner: str) -> tuple[Run | None, int]:
+        """(the run, 0) for the one who may switch its alias now; (None, ms) when another one does for so long yet.
+
+        A run that has ended is anybody's to look at: (the run, 0).
+        """
+        now = self.now_ms()
+
+        def change(raw: bytes | None, pipe: redis.client.Pipeline) -> tuple[Run | None, int]:
+            known = Run(**json.loads(raw)) if raw else None
+            if known is not None and known.state == RUNNING:
+                if known.closer not in ("", owner) and known.closing_ms > now:
+                    return None, known.closing_ms - now
+                known.closer, known.closing_ms = owner, now + LEASE_MS
+                self._put(pipe, self._keys.run(run), known)
+            return known, 0
+
+        return self._change(self._keys.run(run), change)
+
+    def leave(self, run: str, owner: str) -> None:
+        """Whoever was to switch the alias could not: another one may try at once."""
+
+        def change(raw: bytes | None, pipe: redis.client.Pipeline) -> None:
+            known = Run(**json.loads(raw)) if raw else None
+            if known is not None and known.closer == owner:
+                known.closer, known.closing_ms = "", 0
+                self._put(pipe, self._keys.run(run), known)
+
+        self._change(self._keys.run(run), change)
 
     def is_running(self, run: str) -> bool:
         """Whether it has neither finished nor been revoked."""
@@ -223,7 +211,13 @@ class Runs:
             self._put(pipe, self._keys.shard(run, number), shard)
             return True
 
-        return self._change(self._keys.shard(run, number), change) and self.is_running(run)
+        known = self.get(run)
+        if known is not None and known.state == RUNNING:
+            # A run may take weeks, and nobody writes these two meanwhile.
+            for key in (self._keys.run(run), self._keys.asked(known.asked)):
+                self._redis.expire(key, TTL_S)
+            return self._change(self._keys.shard(run, number), change)
+        return False
 
     def release(self, run: str, number: int, owner: str, *, turn: int, ended: str = "") -> None:
         """Give the shard back; ``turn`` is the step that comes next, for which a message is on its way."""
@@ -270,21 +264,8 @@ class Runs:
             pipe.multi()
             return change(raw, pipe)
 
+        return self._transaction(key, attempt)
+
+    def _transaction(self, key: str, attempt: Callable[[redis.client.Pipeline], T]) -> T:
         # Its types know nothing of value_from_callable.
         return cast("T", self._redis.transaction(attempt, key, value_from_callable=True))  # type: ignore[arg-type]
-
-
-def totals(shards: Iterable[Shard]) -> dict[str, Any]:
-    """What all shards have done together."""
-    shards = list(shards)
-    failed: Counter[str] = Counter()
-    for shard in shards:
-        failed.update(shard.failed)
-    return {
-        "indexed": sum(shard.indexed for shard in shards),
-        "failed": dict(failed),
-        "skipped": sum(shard.skipped for shard in shards),
-        "duplicates": sum(shard.duplicates for shard in shards),
-        "shards": len(shards),
-        "shards_done": sum(bool(shard.ended) for shard in shards),
-    }

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from clipfleet.producer import Client, NewRequest, Result
     from clipfleet.tasks.plan import Plan, Unit
-    from clipfleet.tasks.runs import Runs, Shard
+    from clipfleet.tasks.runs import Runs
+    from clipfleet.tasks.state import Shard
 
 __all__ = ["Keeper", "Step"]
 

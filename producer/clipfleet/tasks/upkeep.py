@@ -14,8 +14,8 @@ from clipfleet.tasks.corpus import runs
 from clipfleet.tasks.fleet import bulk_client, failure
 from clipfleet.tasks.milvus import opened
 from clipfleet.tasks.plan import is_digest
-from clipfleet.tasks.runs import totals
 from clipfleet.tasks.settings import settings
+from clipfleet.tasks.state import totals
 
 __all__ = ["reconcile", "retry_dead"]
 
