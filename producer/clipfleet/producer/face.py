@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from clipfleet.producer.backend import Backend
 from clipfleet.producer.calls import Calls, R
-from clipfleet.producer.config import Config, Delivery, LaneName, ReplyKind, is_id, make_config
+from clipfleet.producer.config import TO_INBOX, Config, Delivery, LaneName, ReplyKind, is_id, make_config
 from clipfleet.producer.core.pending import Pending
 from clipfleet.producer.requests import NewRequest, checked, run
 from clipfleet.schemas.keys import Lane
@@ -16,7 +16,7 @@ from clipfleet.schemas.limits import DEFAULT_PREFIX, DEFAULT_QUEUE, DEFAULT_TTL_
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["Face"]
 
@@ -117,7 +117,8 @@ class Face(Calls[R], Generic[R, J, B]):
         """
         if isinstance(request, str):
             request = run(request, {} if inputs is None else inputs, options, timeout=timeout, id=id)
-        delivery = Delivery(reply, reply_ttl_ms, trace)
+        usual = reply == "inbox" and reply_ttl_ms is None and trace is None
+        delivery = TO_INBOX if usual else Delivery(reply, reply_ttl_ms, trace)
         return self._send(checked(request).loaded(), self._lane(lane), delivery)
 
     def job(self, id: str) -> J:  # noqa: A002 - the contract's name
@@ -141,14 +142,13 @@ class Face(Calls[R], Generic[R, J, B]):
     def _lane(self, lane: LaneName | None) -> Lane:
         return Lane(lane) if lane else self._config.lane
 
-    def _send(self, request: NewRequest, lane: Lane, delivery: Delivery, **options: Any) -> J:
+    def _send(self, request: NewRequest, lane: Lane, delivery: Delivery, sink: Callable[[J], None] | None = None) -> J:
         timeout = self._config.timeout_of(request)
         backend = self._running()
         self._config.check_room(backend.unanswered)
         request_id, payload = delivery.encode(request, backend.inbox_key)
-        now = time.monotonic()
-        inbox = delivery.reply == "inbox"
-        job = self._new_job(backend, request_id, lane, payload, now, now + timeout, inbox=inbox, **options)
+        now, inbox = time.monotonic(), delivery.to_inbox
+        job = self._new_job(backend, request_id, lane, payload, now, now + timeout, inbox=inbox, sink=sink)
         backend.add(job)
         return job
 
@@ -156,8 +156,19 @@ class Face(Calls[R], Generic[R, J, B]):
         """Make what a face keeps besides: an ``__init__`` of its own would have to repeat all settings."""
 
     @abstractmethod
-    def _new_job(self, backend: B, *args: Any, **options: Any) -> J:
-        """A job; the arguments are those of ``Pending`` and the face's own options."""
+    def _new_job(
+        self,
+        backend: B,
+        request_id: str,
+        lane: Lane,
+        payload: bytes,
+        submitted: float,
+        deadline: float,
+        *,
+        inbox: bool,
+        sink: Callable[[J], None] | None = None,
+    ) -> J:
+        """A job, with the arguments of ``Pending``; when it has ended it is given to ``sink``."""
 
     @abstractmethod
     def _new_backend(self) -> B:

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.producer.connection.engine import Engine
+from clipfleet.producer.process import is_own
 
 if TYPE_CHECKING:
     from clipfleet.producer.config import Config
@@ -39,7 +40,7 @@ class LoopRunner:
     @property
     def inherited(self) -> bool:
         """See ``Backend``."""
-        return self._pid != os.getpid()
+        return not is_own(self._pid)
 
     def leave_to_parent(self) -> None:
         """See ``Backend``."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clipfleet.producer.backend import ThreadBackend
 from clipfleet.producer.config import CLOSED, TO_INBOX, LaneName
 from clipfleet.producer.core.window import Window
 from clipfleet.producer.face import Face
+from clipfleet.producer.process import is_own
 from clipfleet.producer.requests import NewRequest, iterable
 from clipfleet.producer.threads.job import Job
 from clipfleet.producer.threads.runner import Runner
@@ -18,10 +19,11 @@ from clipfleet.producer.threads.stream import stream
 from clipfleet.schemas.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from queue import SimpleQueue
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
     from typing import Self
+
+    from clipfleet.schemas.keys import Lane
 
 __all__ = ["Client"]
 
@@ -91,13 +93,24 @@ class Client(Face[Result, Job, ThreadBackend]):
         """As ``map``, with the request (and its ``.tag``) that each result belongs to."""
         to_lane = self._lane(lane)
 
-        def send(request: NewRequest, sink: SimpleQueue[Job]) -> Job:
-            return self._send(request.loaded(), to_lane, TO_INBOX, sink=sink)
+        def send(request: NewRequest, sink: Callable[[Job], None]) -> Job:
+            return self._send(request.loaded(), to_lane, TO_INBOX, sink)
 
         return stream(iter(iterable(requests)), Window(max_in_flight, ordered=ordered), send)
 
-    def _new_job(self, backend: ThreadBackend, *args: Any, **options: Any) -> Job:
-        return Job(backend, self, *args, **options)
+    def _new_job(
+        self,
+        backend: ThreadBackend,
+        request_id: str,
+        lane: Lane,
+        payload: bytes,
+        submitted: float,
+        deadline: float,
+        *,
+        inbox: bool,
+        sink: Callable[[Job], None] | None = None,
+    ) -> Job:
+        return Job(backend, self, request_id, lane, payload, submitted, deadline, inbox=inbox, sink=sink)
 
     def _new_backend(self) -> ThreadBackend:
         return Runner(self._config)
@@ -106,7 +119,7 @@ class Client(Face[Result, Job, ThreadBackend]):
         backend = self._backend
         if backend is not None and not backend.inherited:
             return backend
-        if self._pid != os.getpid():  # a fork: the lock may have been held by a thread that is not here
+        if not is_own(self._pid):  # a fork: the lock may have been held by a thread that is not here
             self._pid, self._lock = os.getpid(), threading.Lock()
         with self._lock:
             if self._closed:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from clipfleet.producer.config import CLOSED
 from clipfleet.producer.connection.engine import Engine
+from clipfleet.producer.process import is_own
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Runner:
     @property
     def inherited(self) -> bool:
         """Whether this is a parent's, seen from its child."""
-        return self._pid != os.getpid()
+        return not is_own(self._pid)
 
     def leave_to_parent(self) -> None:
         """Keep it from being finalised in this process."""
