@@ -132,11 +132,6 @@ class Delivery:
     reply_ttl_ms: int | None = None
     trace: str | None = None
 
-    @property
-    def to_inbox(self) -> bool:
-        """Whether it comes to this client's inbox."""
-        return self.reply == "inbox"
-
     def __post_init__(self) -> None:
         ttl = self.reply_ttl_ms
         if self.reply not in {"inbox", "key"}:

@@ -27,6 +27,9 @@ B = TypeVar("B", bound=Backend)
 class Face(Calls[R], Generic[R, J, B]):
     """A client but for how one waits: ``R`` is what a call gives, ``J`` its job, ``B`` what carries its requests."""
 
+    # A job of this client, of a backend, and of what ``Pending`` takes; when it has ended it is given to its ``sink``.
+    _job: Callable[..., J]
+
     def __init__(  # noqa: PLR0913 - settings, all by name
         self,
         url: str = "redis://localhost:6379",
@@ -135,7 +138,7 @@ class Face(Calls[R], Generic[R, J, B]):
             raise ValueError("an id matches [A-Za-z0-9_-]{1,64}")
         now = time.monotonic()
         timeout = self._config.timeout_s or DEFAULT_TTL_MS / 1000
-        job = self._new_job(self._running(), id, self._config.lane, b"", now, now + timeout, inbox=False)
+        job = self._job(self, self._running(), id, self._config.lane, b"", now, now + timeout, inbox=False)
         job.known_by_id()
         return job
 
@@ -147,28 +150,13 @@ class Face(Calls[R], Generic[R, J, B]):
         backend = self._running()
         self._config.check_room(backend.unanswered)
         request_id, payload = delivery.encode(request, backend.inbox_key)
-        now, inbox = time.monotonic(), delivery.to_inbox
-        job = self._new_job(backend, request_id, lane, payload, now, now + timeout, inbox=inbox, sink=sink)
+        now, inbox = time.monotonic(), delivery.reply == "inbox"
+        job = self._job(self, backend, request_id, lane, payload, now, now + timeout, inbox=inbox, sink=sink)
         backend.add(job)
         return job
 
     def _prepare(self) -> None:
         """Make what a face keeps besides: an ``__init__`` of its own would have to repeat all settings."""
-
-    @abstractmethod
-    def _new_job(
-        self,
-        backend: B,
-        request_id: str,
-        lane: Lane,
-        payload: bytes,
-        submitted: float,
-        deadline: float,
-        *,
-        inbox: bool,
-        sink: Callable[[J], None] | None = None,
-    ) -> J:
-        """A job, with the arguments of ``Pending``; when it has ended it is given to ``sink``."""
 
     @abstractmethod
     def _new_backend(self) -> B:

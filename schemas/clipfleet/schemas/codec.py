@@ -39,7 +39,10 @@ def encode_around(message: dict[str, Any], given: Iterable[object]) -> bytes:
         ProtocolError: as ``encode_map``.
     """
     for value in given:
-        _check_child(value, 1)
+        if type(value) is not dict:
+            _check_child(value, 1)
+        elif value:
+            _check_before(value, 2)
     return _pack(message)
 
 
@@ -76,7 +79,7 @@ def decode_map(data: bytes, *, max_bytes: int) -> dict[str, Any]:
 
 def _pack(value: Mapping[str, Any]) -> bytes:
     try:
-        packed: bytes = msgpack.packb(value, use_bin_type=True)
+        packed: bytes = msgpack.packb(value)
     except (TypeError, ValueError, OverflowError, BufferError) as error:  # UnicodeEncodeError is a ValueError
         raise ProtocolError(f"not representable in msgpack: {error}") from None
     return packed

@@ -17,11 +17,9 @@ from clipfleet.producer.requests import NewRequest, iterable
 from clipfleet.schemas.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
     from types import TracebackType
     from typing import Self
-
-    from clipfleet.schemas.keys import Lane
 
 __all__ = ["AsyncClient"]
 
@@ -31,6 +29,8 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
 
     Cancelling the await of a single call cancels its request; it never harms a connection.
     """
+
+    _job = AsyncJob
 
     async def __aenter__(self) -> Self:
         if self._closed:
@@ -102,20 +102,6 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
             return self._send(request, to_lane, TO_INBOX, sink)
 
         return Stream(iterable(requests), window, send)
-
-    def _new_job(
-        self,
-        backend: AsyncBackend,
-        request_id: str,
-        lane: Lane,
-        payload: bytes,
-        submitted: float,
-        deadline: float,
-        *,
-        inbox: bool,
-        sink: Callable[[AsyncJob], None] | None = None,
-    ) -> AsyncJob:
-        return AsyncJob(backend, request_id, lane, payload, submitted, deadline, inbox=inbox, sink=sink)
 
     def _new_backend(self) -> AsyncBackend:
         return LoopRunner(self._config)

@@ -31,10 +31,11 @@ class AsyncJob(Pending):
         id: with it, ``client.job(id)`` finds the result of a request sent with ``reply="key"``.
     """
 
-    __slots__ = ("_backend", "_sink", "_waiters", "entry")
+    __slots__ = ("_backend", "_client", "_sink", "_waiters", "entry")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - made for every request: gathering them in an object would be a cost of its own
         self,
+        client: object,
         backend: AsyncBackend,
         request_id: str,
         lane: Lane,
@@ -47,6 +48,7 @@ class AsyncJob(Pending):
     ) -> None:
         super().__init__(request_id, lane, payload, submitted, deadline, inbox=inbox)
         self._backend = backend
+        self._client = client  # closed when nobody holds it any more; a request under way does
         self._sink = sink
         self._waiters: list[asyncio.Future[None]] | None = None
         self.entry: Entry | None = None

@@ -92,7 +92,7 @@ class Admission:
 
     def add(self, request: Pending) -> None:
         """Take a request in; it leaves with the next call."""
-        self._queue(request.lane).requests.append(request)
+        self._queues[request.lane is Lane.BULK].requests.append(request)
         if len(request.payload) > LARGE_BYTES:
             self._large = True
 

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from clipfleet.producer.requests import checked
+from clipfleet.producer.requests import NewRequest, checked
 from clipfleet.schemas.errors import ErrorCode, QueueFull, RequestFailed, error_for
 from clipfleet.schemas.result import Result
-
-if TYPE_CHECKING:
-    from clipfleet.producer.requests import NewRequest
 
 __all__ = ["Entry", "Window", "failure_of", "pause_after"]
 
@@ -83,7 +80,7 @@ class Window:
         Raises:
             TypeError: it is no request: the caller's mistake, and no item's failure.
         """
-        entry = Entry(checked(request))
+        entry = Entry(request if type(request) is NewRequest else checked(request))
         self._open.add(entry)
         if self._line is not None:
             self._line.append(entry)

@@ -11,7 +11,6 @@ from clipfleet.producer.backend import ThreadBackend
 from clipfleet.producer.config import CLOSED, TO_INBOX, LaneName
 from clipfleet.producer.core.window import Window
 from clipfleet.producer.face import Face
-from clipfleet.producer.process import is_own
 from clipfleet.producer.requests import NewRequest, iterable
 from clipfleet.producer.threads.job import Job
 from clipfleet.producer.threads.runner import Runner
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
     from typing import Self
-
-    from clipfleet.schemas.keys import Lane
 
 __all__ = ["Client"]
 
@@ -36,6 +33,8 @@ class Client(Face[Result, Job, ThreadBackend]):
 
     A closed client stays closed: each of its methods, and ``with``, is a RuntimeError that says so.
     """
+
+    _job = Job
 
     def _prepare(self) -> None:
         self._pid = os.getpid()
@@ -98,20 +97,6 @@ class Client(Face[Result, Job, ThreadBackend]):
 
         return stream(iter(iterable(requests)), Window(max_in_flight, ordered=ordered), send)
 
-    def _new_job(
-        self,
-        backend: ThreadBackend,
-        request_id: str,
-        lane: Lane,
-        payload: bytes,
-        submitted: float,
-        deadline: float,
-        *,
-        inbox: bool,
-        sink: Callable[[Job], None] | None = None,
-    ) -> Job:
-        return Job(backend, self, request_id, lane, payload, submitted, deadline, inbox=inbox, sink=sink)
-
     def _new_backend(self) -> ThreadBackend:
         return Runner(self._config)
 
@@ -119,7 +104,7 @@ class Client(Face[Result, Job, ThreadBackend]):
         backend = self._backend
         if backend is not None and not backend.inherited:
             return backend
-        if not is_own(self._pid):  # a fork: the lock may have been held by a thread that is not here
+        if self._pid != os.getpid():  # a fork: the lock may have been held by a thread that is not here
             self._pid, self._lock = os.getpid(), threading.Lock()
         with self._lock:
             if self._closed:

@@ -35,8 +35,8 @@ class Job(Pending):
 
     def __init__(  # noqa: PLR0913 - made for every request: gathering them in an object would be a cost of its own
         self,
-        backend: ThreadBackend,
         client: object,
+        backend: ThreadBackend,
         request_id: str,
         lane: Lane,
         payload: bytes,
