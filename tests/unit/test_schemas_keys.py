@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,3 +92,18 @@ def test_given_fresh_ids_when_made_then_they_match_and_carry_128_bits():
     ids = {new_id() for _ in range(1_000)}
     assert len(ids) == 1_000
     assert all(ID.match(each) and len(each) == 22 for each in ids)
+
+
+def test_given_a_fork_when_both_make_ids_then_none_is_made_twice():
+    code = (
+        "import os; from clipfleet.schemas import new_id; new_id(); child = os.fork(); "
+        "print(*(new_id() for _ in range(200)), flush=True); child and os.wait()"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert len(set(made)) == len(made) == 400
+
+
+def test_given_many_threads_when_they_make_ids_at_once_then_none_is_made_twice():
+    with ThreadPoolExecutor(8) as pool:
+        made = [each for some in pool.map(lambda _: [new_id() for _ in range(1_000)], range(16)) for each in some]
+    assert len(set(made)) == len(made) == 16_000

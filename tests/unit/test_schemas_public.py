@@ -19,13 +19,15 @@ PUBLIC = {
         "StoreFailed", "Unavailable", "Vector", "decode_request", "decode_result", "encode_failure",
         "encode_success", "error_for", "new_id",
     },
-    "clipfleet.schemas.codec": {"decode_map", "encode_map"},
+    "clipfleet.schemas.codec": {"decode_map", "encode_around", "encode_map"},
     "clipfleet.schemas.errors": {
         "BadInput", "Cancelled", "ClipfleetError", "ErrorCode", "Expired", "ModelFailed", "ProtocolError",
         "QueueFull", "RequestFailed", "StoreFailed", "Unavailable", "error_for",
     },
     "clipfleet.schemas.keys": {"ID", "NAME", "Lane", "QueueKeys"},
-    "clipfleet.schemas.request": {"Envelope", "InvalidRequest", "Request", "decode_request", "new_id"},
+    "clipfleet.schemas.request": {
+        "Envelope", "InvalidRequest", "Request", "decode_request", "encode_request", "new_id",
+    },
     "clipfleet.schemas.result": {"Hit", "Result", "Vector", "decode_result", "encode_failure", "encode_success"},
     "clipfleet.schemas.scripts": {"Script", "load"},
 }  # fmt: skip

@@ -21,7 +21,7 @@ from clipfleet.schemas.limits import (
     MIN_REPLY_TTL_MS,
     default_ttl_ms,
 )
-from clipfleet.schemas.request import Request, new_id
+from clipfleet.schemas.request import encode_request, new_id
 
 if TYPE_CHECKING:
     import ssl
@@ -155,11 +155,10 @@ class Delivery:
         if not NAME.match(request.pipeline):
             raise error_for(ErrorCode.BAD_REQUEST, "a pipeline's name matches [A-Za-z0-9_.-]{1,64}")
         reply_to = inbox_key if self.reply == "inbox" else None
-        message = Request(
-            request_id, request.pipeline, request.inputs, request.options, reply_to, self.reply_ttl_ms, self.trace
-        )
         try:
-            payload = message.encode()
+            payload = encode_request(
+                request_id, request.pipeline, request.inputs, request.options, reply_to, self.reply_ttl_ms, self.trace
+            )
         except ProtocolError as error:
             raise error_for(error.code, str(error), request_id=request_id) from None
         if len(payload) > MAX_PAYLOAD_BYTES:

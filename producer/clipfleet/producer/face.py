@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from clipfleet.producer.backend import Backend
 from clipfleet.producer.calls import Calls, R
-from clipfleet.producer.config import Config, Delivery, LaneName, ReplyKind, is_id, make_config
+from clipfleet.producer.config import TO_INBOX, Config, Delivery, LaneName, ReplyKind, is_id, make_config
 from clipfleet.producer.core.pending import Pending
 from clipfleet.producer.requests import NewRequest, checked, run
 from clipfleet.schemas.keys import Lane
@@ -16,7 +16,7 @@ from clipfleet.schemas.limits import DEFAULT_PREFIX, DEFAULT_QUEUE, DEFAULT_TTL_
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["Face"]
 
@@ -26,6 +26,9 @@ B = TypeVar("B", bound=Backend)
 
 class Face(Calls[R], Generic[R, J, B]):
     """A client but for how one waits: ``R`` is what a call gives, ``J`` its job, ``B`` what carries its requests."""
+
+    # A job of this client, of a backend, and of what ``Pending`` takes; when it has ended it is given to its ``sink``.
+    _job: Callable[..., J]
 
     def __init__(  # noqa: PLR0913 - settings, all by name
         self,
@@ -117,7 +120,8 @@ class Face(Calls[R], Generic[R, J, B]):
         """
         if isinstance(request, str):
             request = run(request, {} if inputs is None else inputs, options, timeout=timeout, id=id)
-        delivery = Delivery(reply, reply_ttl_ms, trace)
+        usual = reply == "inbox" and reply_ttl_ms is None and trace is None
+        delivery = TO_INBOX if usual else Delivery(reply, reply_ttl_ms, trace)
         return self._send(checked(request).loaded(), self._lane(lane), delivery)
 
     def job(self, id: str) -> J:  # noqa: A002 - the contract's name
@@ -134,30 +138,25 @@ class Face(Calls[R], Generic[R, J, B]):
             raise ValueError("an id matches [A-Za-z0-9_-]{1,64}")
         now = time.monotonic()
         timeout = self._config.timeout_s or DEFAULT_TTL_MS / 1000
-        job = self._new_job(self._running(), id, self._config.lane, b"", now, now + timeout, inbox=False)
+        job = self._job(self, self._running(), id, self._config.lane, b"", now, now + timeout, inbox=False)
         job.known_by_id()
         return job
 
     def _lane(self, lane: LaneName | None) -> Lane:
         return Lane(lane) if lane else self._config.lane
 
-    def _send(self, request: NewRequest, lane: Lane, delivery: Delivery, **options: Any) -> J:
+    def _send(self, request: NewRequest, lane: Lane, delivery: Delivery, sink: Callable[[J], None] | None = None) -> J:
         timeout = self._config.timeout_of(request)
         backend = self._running()
         self._config.check_room(backend.unanswered)
         request_id, payload = delivery.encode(request, backend.inbox_key)
-        now = time.monotonic()
-        inbox = delivery.reply == "inbox"
-        job = self._new_job(backend, request_id, lane, payload, now, now + timeout, inbox=inbox, **options)
+        now, inbox = time.monotonic(), delivery.reply == "inbox"
+        job = self._job(self, backend, request_id, lane, payload, now, now + timeout, inbox=inbox, sink=sink)
         backend.add(job)
         return job
 
     def _prepare(self) -> None:
         """Make what a face keeps besides: an ``__init__`` of its own would have to repeat all settings."""
-
-    @abstractmethod
-    def _new_job(self, backend: B, *args: Any, **options: Any) -> J:
-        """A job; the arguments are those of ``Pending`` and the face's own options."""
 
     @abstractmethod
     def _new_backend(self) -> B:

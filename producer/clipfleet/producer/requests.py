@@ -64,9 +64,9 @@ class _File:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewRequest:
-    """A request that has not been sent.
+    """A request that has not been sent. It may be sent any number of times: change a copy (``dataclasses.replace``).
 
     Attributes:
         pipeline: which pipeline of the worker runs it.

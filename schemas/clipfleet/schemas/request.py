@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
+import os
+from binascii import b2a_base64
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from clipfleet.schemas.codec import decode_map, encode_map
+from clipfleet.schemas.codec import decode_map, encode_around
 from clipfleet.schemas.errors import ErrorCode, ProtocolError
 from clipfleet.schemas.keys import ID, NAME, QueueKeys
 from clipfleet.schemas.limits import (
@@ -19,12 +20,29 @@ from clipfleet.schemas.limits import (
     VERSION,
 )
 
-__all__ = ["Envelope", "InvalidRequest", "Request", "decode_request", "new_id"]
+__all__ = ["Envelope", "InvalidRequest", "Request", "decode_request", "encode_request", "new_id"]
+
+
+ID_CHARS: Final = 22  # of 64 that there are: 132 random bits
+IDS_AT_ONCE: Final = 64
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+_fresh: Final[list[str]] = []
+# A child that went on with its parent's would give out the same ones.
+os.register_at_fork(after_in_child=_fresh.clear)
 
 
 def new_id() -> str:
-    """A fresh request id with 128 random bits: knowing an id is the right to read its result."""
-    return secrets.token_urlsafe(16)
+    """A fresh request id with 128 random bits and more: knowing an id is the right to read its result.
+
+    They are drawn many at a time. Asking the system for each costs three times as much, and lets another thread of
+    the process run in between: a client's own would then take requests over one by one.
+    """
+    while True:
+        try:
+            return _fresh.pop()  # one step: two threads never get the same
+        except IndexError:
+            drawn = b2a_base64(os.urandom(ID_CHARS * IDS_AT_ONCE * 6 // 8), newline=False).translate(_URL_SAFE).decode()
+            _fresh.extend(drawn[at : at + ID_CHARS] for at in range(0, len(drawn), ID_CHARS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +102,35 @@ class Request:
 
     def encode(self) -> bytes:
         """This request as msgpack; absent fields are left out."""
-        message: dict[str, Any] = {
-            "v": VERSION,
-            "id": self.id,
-            "pipeline": self.pipeline,
-            "inputs": self.inputs,
-        }
-        if self.options:
-            message["options"] = self.options
-        if self.reply_to is not None:
-            message["reply_to"] = self.reply_to
-        if self.reply_ttl_ms is not None:
-            message["reply_ttl"] = self.reply_ttl_ms
-        if self.trace is not None:
-            message["trace"] = self.trace
-        return encode_map(message)
+        return encode_request(
+            self.id, self.pipeline, self.inputs, self.options, self.reply_to, self.reply_ttl_ms, self.trace
+        )
 
     def envelope(self, keys: QueueKeys) -> Envelope:
         """Where this request's result goes, defaults filled in."""
         return _envelope(self.id, self.reply_to, self.reply_ttl_ms, keys)
+
+
+def encode_request(
+    request_id: str,
+    pipeline: str,
+    inputs: dict[str, Any],
+    options: dict[str, Any],
+    reply_to: str | None,
+    reply_ttl_ms: int | None,
+    trace: str | None,
+) -> bytes:
+    """A request of these fields (see ``Request``) as msgpack; absent ones are left out."""
+    message: dict[str, Any] = {"v": VERSION, "id": request_id, "pipeline": pipeline, "inputs": inputs}
+    if options:
+        message["options"] = options
+    if reply_to is not None:
+        message["reply_to"] = reply_to
+    if reply_ttl_ms is not None:
+        message["reply_ttl"] = reply_ttl_ms
+    if trace is not None:
+        message["trace"] = trace
+    return encode_around(message, (inputs, options))
 
 
 def decode_request(

@@ -56,6 +56,16 @@ class Batcher(Generic[T]):
     def __len__(self) -> int:
         return len(self._stage.queue)
 
+    @property
+    def room(self) -> int:
+        """How many more items may come in, at this moment."""
+        return self._stage.room
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more items."""
+        return self._stage.closed
+
     # Upstream -----------------------------------------------------------------------------------------------------
 
     def announce(self, n: int = 1) -> range:

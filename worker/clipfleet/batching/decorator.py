@@ -95,7 +95,7 @@ class Batched(Generic[In, Out]):
         if runner.is_current_thread:
             raise RuntimeError("a batched function cannot wait for itself")
         slot = Slot()
-        runner.put((item, slot, None))
+        runner.put_soon((item, slot, None))
         output: Out = slot.wait(timeout)
         return output
 
@@ -112,7 +112,7 @@ class Batched(Generic[In, Out]):
 
     def stats(self) -> BatcherStats:
         """Batches by reason and by size, waiting times, refusals."""
-        return self._runner.batcher.stats()
+        return self._runner.stats()
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Take no more calls, and wait until the thread has ended.
@@ -135,7 +135,7 @@ class Batched(Generic[In, Out]):
         """Start afresh, without a thread."""
         self._runner = self._make_runner()
         # The thread keeps its runner alive, but nothing keeps this alive once nobody can call it: the thread ends.
-        self._finalizer = weakref.finalize(self, self._runner.batcher.close)
+        self._finalizer = weakref.finalize(self, self._runner.abandon)
         self._finalizer.atexit = False
 
     def _after_fork(self) -> None:

@@ -1,9 +1,20 @@
-"""Inside `@batched`: the thread that owns the context and runs the function."""
+"""Inside `@batched`: the thread that owns the context and runs the function.
+
+Threads that call only add to `_gathered`, one step that needs no lock: the thread queues what it finds there before
+it takes, all under one lock, so that sixteen callers that were answered together cost one queueing and one waking. It
+rests at a bell of its own when there is nothing at all. It may sleep in the batcher too, for `max_delay`; what comes
+then is queued by its caller, since it may be what fills the batch (`_taking`).
+
+No call is left behind, whichever thread stands still between two of its steps: a caller adds before it looks at
+`_resting`, `_taking` and `closed`, and whoever sets one of these looks at `_gathered` after that.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching.batcher import Batcher
@@ -15,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clipfleet.batching.rule import BatchPolicy
+    from clipfleet.batching.stage import BatcherStats
 
 
 class Turn(list[Call]):
@@ -44,6 +56,12 @@ class Runner:
         self.turns: dict[AbstractEventLoop, Turn] = {}
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._ident: int | None = None
+        self._gathered: deque[Call] = deque()
+        self._gathered_at = 0.0
+        self._resting = self._taking = False
+        self._bell = threading.Lock()  # open = rung
+        self._bell.acquire()
 
     # In the callers' threads --------------------------------------------------------------------------------------
 
@@ -54,9 +72,25 @@ class Runner:
             Full: there is no room.
             Closed: the function was closed.
         """
+        self._queue_gathered()
         self.batcher.put(call)
-        if self._thread is None:
-            self._start()
+        self._rouse()
+
+    def put_soon(self, call: Call) -> None:
+        """As `put`, for a caller that waits for its outcome in any case.
+
+        Where several come for the last place at once, one of them may find its refusal there.
+        """
+        gathered, batcher = self._gathered, self.batcher
+        if batcher.room <= len(gathered):
+            self.put(call)
+            return
+        if not gathered:
+            self._gathered_at = time.monotonic()
+        gathered.append(call)
+        if self._taking or batcher.closed:
+            self._queue_gathered()
+        self._rouse()
 
     def new_turn(self, loop: AbstractEventLoop) -> Turn:
         """Gather the calls that are made in this turn of the running loop, and queue them at its end."""
@@ -73,23 +107,61 @@ class Runner:
         if turn is None:
             return
         fitting, error = self.batcher.put_fitting(turn, enqueued_at=turn.at)
-        if self._thread is None:
-            self._start()
+        self._rouse()
         if error is not None:
             settle_futures(turn[fitting:], [error] * (len(turn) - fitting))
 
     @property
     def is_current_thread(self) -> bool:
         """Whether the caller is the function itself."""
-        return self._thread is threading.current_thread()
+        return self._ident == threading.get_ident()
 
     def close(self, *, drain: bool, timeout: float | None) -> None:
         """Refuse further calls, run (`drain`) or fail those that wait, and wait for the thread."""
+        self._queue_gathered()
         fail(self.batcher.close(drain=drain), Closed())
+        self._queue_gathered()  # what came meanwhile is refused
+        self._ring()
         with self._starting:  # a thread that is about to start cannot be joined yet
             thread = self._thread
         if thread is not None and not self.is_current_thread:
             thread.join(timeout)
+
+    def abandon(self) -> None:
+        """Nobody can call any more. Waits for nothing: the garbage collector asks, in the midst of anything."""
+        self.batcher.close()
+        self._ring()
+
+    def stats(self) -> BatcherStats:
+        """See `Batcher.stats`."""
+        self._queue_gathered()
+        return self.batcher.stats()
+
+    def _queue_gathered(self) -> None:
+        gathered, calls = self._gathered, list[Call]()
+        at = self._gathered_at
+        while gathered:
+            try:
+                calls.append(gathered.popleft())
+            except IndexError:  # another thread's by now
+                break
+        if calls:
+            # All as old as the first: none waits longer than `max_delay` from its call.
+            fitting, error = self.batcher.put_fitting(calls, enqueued_at=at)
+            if error is not None:
+                fail(calls[fitting:], error)
+
+    def _rouse(self) -> None:
+        """Something is there: see that the thread does, which may not have begun."""
+        if self._thread is None:
+            self._start()
+        elif self._resting:
+            self._ring()
+
+    def _ring(self) -> None:
+        if self._bell.locked():
+            with suppress(RuntimeError):  # rung by another thread
+                self._bell.release()
 
     def _start(self) -> None:
         with self._starting:
@@ -101,20 +173,37 @@ class Runner:
     # In the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        self._ident = threading.get_ident()
         try:
             while True:
+                self._rest()
                 self._work_once()
         except Closed:
             return
         finally:
+            self._ident = None
             # Should anything stop the thread (PyThreadState_SetAsyncExc can, anywhere), the next call starts another.
             self._thread = None
+
+    def _rest(self) -> None:
+        """Until there is something to do; then it is in the batcher, and what comes from now on is put there."""
+        batcher = self.batcher
+        while not (self._gathered or len(batcher) or batcher.closed):
+            self._resting = True
+            if not (self._gathered or len(batcher) or batcher.closed):
+                self._bell.acquire()
+            self._resting = False
+        self._taking = True
+        self._queue_gathered()
 
     def _work_once(self) -> None:
         if self._arguments is None:
             self._load_context()
             return
-        batch = self.batcher.take()
+        try:
+            batch = self.batcher.take()
+        finally:
+            self._taking = False
         if batch is None:
             return
         try:
@@ -131,9 +220,11 @@ class Runner:
         If that fails, so do all who wait, and the next call tries again.
         """
         self.batcher.wait()
+        self._taking = False
         try:
             self._arguments = () if self._load is None else (self._load(),)
         except BaseException as error:  # noqa: BLE001  (a SystemExit in a loader must not leave callers hanging)
+            self._queue_gathered()
             fail(self.batcher.drain(), portable(error))
 
     def _run(self, calls: Sequence[Call], arguments: tuple[Any, ...]) -> None:

@@ -30,6 +30,8 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
     Cancelling the await of a single call cancels its request; it never harms a connection.
     """
 
+    _job = AsyncJob
+
     async def __aenter__(self) -> Self:
         if self._closed:
             raise RuntimeError(CLOSED)
@@ -48,7 +50,9 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
             await backend.close()
 
     async def _carry_out(self, request: NewRequest) -> Result:
-        job = self._send(await _loaded(request), self._config.lane, TO_INBOX)
+        if request.reads_file:
+            request = await asyncio.to_thread(request.loaded)
+        job = self._send(request, self._config.lane, TO_INBOX)
         try:
             return await job.result()
         except asyncio.CancelledError:
@@ -64,12 +68,13 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
         lane: LaneName | None = None,
     ) -> AsyncIterator[Result]:
         """As ``Client.map``; takes async iterables too."""
-        stream = self.map_with_request(requests, max_in_flight=max_in_flight, ordered=ordered, lane=lane)
+        stream = self._stream(requests, Window(max_in_flight, ordered=ordered), lane)
         try:
-            async for _, result in stream:
-                yield result
+            while items := await stream.next():
+                for _, result in items:
+                    yield result
         finally:
-            await stream.aclose()
+            stream.close()
 
     async def map_with_request(
         self,
@@ -80,20 +85,23 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
         lane: LaneName | None = None,
     ) -> AsyncGenerator[tuple[NewRequest, Result], None]:
         """As ``Client.map_with_request``; takes async iterables too."""
-        to_lane = self._lane(lane)
-
-        async def send(request: NewRequest, sink: Sink) -> AsyncJob:
-            return self._send(await _loaded(request), to_lane, TO_INBOX, sink=sink)
-
-        stream = Stream(iterable(requests), Window(max_in_flight, ordered=ordered), send)
+        stream = self._stream(requests, Window(max_in_flight, ordered=ordered), lane)
         try:
-            while (item := await stream.next()) is not None:
-                yield item
+            while items := await stream.next():
+                for item in items:
+                    yield item
         finally:
             stream.close()
 
-    def _new_job(self, backend: AsyncBackend, *args: Any, **options: Any) -> AsyncJob:
-        return AsyncJob(backend, *args, **options)
+    def _stream(
+        self, requests: Iterable[NewRequest] | AsyncIterable[NewRequest], window: Window, lane: LaneName | None
+    ) -> Stream:
+        to_lane = self._lane(lane)
+
+        def send(request: NewRequest, sink: Sink) -> AsyncJob:
+            return self._send(request, to_lane, TO_INBOX, sink)
+
+        return Stream(iterable(requests), window, send)
 
     def _new_backend(self) -> AsyncBackend:
         return LoopRunner(self._config)
@@ -110,7 +118,3 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
             backend.leave_to_parent()
         self._backend = self._new_backend()
         return self._backend
-
-
-async def _loaded(request: NewRequest) -> NewRequest:
-    return await asyncio.to_thread(request.loaded) if request.reads_file else request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from clipfleet.producer.core.pending import Pending, Stage
 
@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
     from clipfleet.producer.backend import AsyncBackend
     from clipfleet.producer.core.window import Entry
+    from clipfleet.schemas.keys import Lane
     from clipfleet.schemas.result import Result
 
 __all__ = ["AsyncJob"]
+
+_DONE: Final = Stage.DONE
 
 
 class AsyncJob(Pending):
@@ -28,15 +31,26 @@ class AsyncJob(Pending):
         id: with it, ``client.job(id)`` finds the result of a request sent with ``reply="key"``.
     """
 
-    __slots__ = ("_backend", "_sink", "_waiters", "entry")
+    __slots__ = ("_backend", "_client", "_sink", "_waiters", "entry")
 
-    def __init__(
-        self, backend: AsyncBackend, *args: Any, sink: Callable[[AsyncJob], None] | None = None, **options: Any
+    def __init__(  # noqa: PLR0913 - made for every request: gathering them in an object would be a cost of its own
+        self,
+        client: object,
+        backend: AsyncBackend,
+        request_id: str,
+        lane: Lane,
+        payload: bytes,
+        submitted: float,
+        deadline: float,
+        *,
+        inbox: bool,
+        sink: Callable[[AsyncJob], None] | None = None,
     ) -> None:
-        super().__init__(*args, **options)
+        super().__init__(request_id, lane, payload, submitted, deadline, inbox=inbox)
         self._backend = backend
+        self._client = client  # closed when nobody holds it any more; a request under way does
         self._sink = sink
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] | None = None
         self.entry: Entry | None = None
 
     def __await__(self) -> Generator[Any, None, Result]:
@@ -67,7 +81,7 @@ class AsyncJob(Pending):
             if self.found and timeout is None:
                 timeout = max(0.0, self.deadline - time.monotonic())
             try:
-                await self._wait(lambda: self.stage is Stage.DONE, timeout)
+                await self._wait(_DONE, timeout)
             finally:
                 if not self.inbox and self.ending is None:
                     self._backend.look_no_more(self)
@@ -83,7 +97,7 @@ class AsyncJob(Pending):
             TimeoutError: that is not known after ``timeout``.
         """
         self.watched = True
-        await self._wait(lambda: self.stage >= Stage.ACCEPTED, timeout)
+        await self._wait(Stage.ACCEPTED, timeout)
         if self.stage < Stage.ACCEPTED:
             raise TimeoutError(f"request {self.id} is not in the queue yet")
         if self.ending is not None:
@@ -96,21 +110,30 @@ class AsyncJob(Pending):
 
     def notify(self) -> None:
         """See ``Pending``."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        if self.stage is Stage.DONE:
-            sink, self._sink = self._sink, None
-            if sink is not None:
-                sink(self)
+        if self._waiters is not None:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters = None
+        if self._sink is not None and self.stage is _DONE:
+            self._sink(self)
+            self._sink = None
 
-    async def _wait(self, is_over: Callable[[], bool], timeout: float | None) -> None:  # noqa: ASYNC109 - see above
+    async def _wait(self, stage: Stage, timeout: float | None) -> None:  # noqa: ASYNC109 - see above
+        if timeout is None:
+            await self._reached(stage)
+            return
         try:
             async with asyncio.timeout(timeout):
-                while not is_over():
-                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    await waiter
+                await self._reached(stage)
         except TimeoutError:
             return
+
+    async def _reached(self, stage: Stage) -> None:
+        while self.stage < stage:
+            waiter = self._backend.loop.create_future()
+            if self._waiters is None:
+                self._waiters = [waiter]
+            else:
+                self._waiters.append(waiter)
+            await waiter

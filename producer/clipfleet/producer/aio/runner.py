@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from clipfleet.producer.connection.engine import Engine
+from clipfleet.producer.forks import Inheritable
 
 if TYPE_CHECKING:
     from clipfleet.producer.config import Config
@@ -14,18 +14,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LoopRunner"]
 
-# Parents' connections, kept in their children: finalising them there would break them.
-_LEFT_TO_THE_PARENT: Final[list[LoopRunner]] = []
 
-
-class LoopRunner:
+class LoopRunner(Inheritable):
     """A core and its engine on one event loop of one process."""
 
     def __init__(self, config: Config) -> None:
+        super().__init__()
         producer = config.producer_name()
         self.loop = asyncio.get_running_loop()
         self.inbox_key = config.keys.inbox(producer)
-        self._pid = os.getpid()
         self._core = config.core(producer)
         self._grace_s = config.io_timeout_s
         self._engine = Engine(self._core, config.address, io_timeout_s=config.io_timeout_s, block_s=config.block_s)
@@ -35,15 +32,6 @@ class LoopRunner:
     def unanswered(self) -> int:
         """See ``Backend``."""
         return len(self._core.unanswered)
-
-    @property
-    def inherited(self) -> bool:
-        """See ``Backend``."""
-        return self._pid != os.getpid()
-
-    def leave_to_parent(self) -> None:
-        """See ``Backend``."""
-        _LEFT_TO_THE_PARENT.append(self)
 
     def add(self, request: Pending) -> None:
         """See ``Backend``."""

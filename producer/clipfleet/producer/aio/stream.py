@@ -12,7 +12,7 @@ from clipfleet.producer.core.window import Entry, Window, failure_of
 from clipfleet.schemas.errors import RequestFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
     from clipfleet.producer.aio.job import AsyncJob
     from clipfleet.producer.requests import NewRequest
@@ -30,7 +30,7 @@ class Stream:
         self,
         requests: Iterable[NewRequest] | AsyncIterable[NewRequest],
         window: Window,
-        send: Callable[[NewRequest, Sink], Awaitable[AsyncJob]],
+        send: Callable[[NewRequest, Sink], AsyncJob],
     ) -> None:
         self._window = window
         self._send = send
@@ -40,22 +40,25 @@ class Stream:
         self._feeder = asyncio.get_running_loop().create_task(self._feed(requests))
         self._feeder.add_done_callback(lambda _: self._news.set())
 
-    async def next(self) -> tuple[NewRequest, Result] | None:
-        """The next item; None at the end. Raises what the source raised, after all that came before it."""
+    async def next(self) -> list[tuple[NewRequest, Result]]:
+        """The next items; none at the end. Raises what the source raised, after all that came before it."""
+        window = self._window
         while True:
-            while self._done:
-                job = self._done.popleft()
-                if job.entry is not None and job.ending is not None:
-                    self._window.ended(job.entry, job.ending, time.monotonic())
-            if self._window.room:
+            if self._done:
+                now = time.monotonic()
+                while self._done:
+                    job = self._done.popleft()
+                    if job.entry is not None and job.ending is not None:
+                        window.ended(job.entry, job.ending, now)
+            if window.room:
                 self._room.set()
-            if (item := self._window.pop()) is not None:
-                return item
-            if self._feeder.done() and self._window.empty:
+            if items := window.take():
+                return items
+            if self._feeder.done() and window.empty:
                 self._feeder.result()
-                return None
-            for entry in self._window.resend(time.monotonic()):
-                await self._start(entry)
+                return []
+            for entry in window.resend(time.monotonic()):
+                await self._start_slowly(entry)
             await self._wait()
 
     def close(self) -> None:
@@ -74,26 +77,46 @@ class Stream:
     async def _feed(self, requests: Iterable[NewRequest] | AsyncIterable[NewRequest]) -> None:
         if isinstance(requests, AsyncIterable):
             async for request in requests:
-                await self._feed_one(request)
+                if not self._window.room:
+                    await self._has_room()
+                await self._start_slowly(self._window.add(request))
         else:
             for request in requests:
-                await self._feed_one(request)
+                if not self._window.room:
+                    await self._has_room()
+                entry = self._window.add(request)
+                if request.reads_file:
+                    await self._start_slowly(entry)
+                else:
+                    self._start(entry, request)
 
-    async def _feed_one(self, request: NewRequest) -> None:
+    async def _has_room(self) -> None:
         while not self._window.room:
             self._room.clear()
             await self._room.wait()
-        await self._start(self._window.add(request))
 
-    async def _start(self, entry: Entry) -> None:
+    async def _start_slowly(self, entry: Entry) -> None:
+        request = entry.request
         try:
-            job = await self._send(entry.request, self._arrived)
+            if request.reads_file:
+                request = await asyncio.to_thread(request.loaded)
         except (RequestFailed, OSError) as error:
-            self._window.ended(entry, failure_of(entry.request, error), time.monotonic())
-            self._news.set()
+            self._failed(entry, error)
+        else:
+            self._start(entry, request)
+
+    def _start(self, entry: Entry, request: NewRequest) -> None:
+        try:
+            job = self._send(request, self._arrived)
+        except RequestFailed as error:
+            self._failed(entry, error)
         else:
             job.entry = entry
-            entry.cancel = job.cancel
+            entry.job = job
+
+    def _failed(self, entry: Entry, error: RequestFailed | OSError) -> None:
+        self._window.ended(entry, failure_of(entry.request, error), time.monotonic())
+        self._news.set()
 
     def _arrived(self, job: AsyncJob) -> None:
         self._done.append(job)

@@ -66,7 +66,7 @@ class Admission:
         keys: the queue's keys.
         producer: this producer's name.
         replicated: count a request as accepted when a replica has it.
-        accept: called with each request that is in the queue.
+        accept: called with the requests of a call that are in the queue.
         refuse: called with each request that is not, and why.
     """
 
@@ -76,7 +76,7 @@ class Admission:
         producer: str,
         *,
         replicated: bool,
-        accept: Callable[[Pending], None],
+        accept: Callable[[list[Pending]], None],
         refuse: Callable[[Pending, RequestFailed], None],
     ) -> None:
         self._keys = keys
@@ -86,15 +86,15 @@ class Admission:
         self._refuse = refuse
         self._script = scripts.load("admit")
         self._numbers = count(1)
-        self._waiting: dict[Lane, deque[Pending]] = {lane: deque() for lane in Lane}
+        self._queues = (_Waiting(Lane.INTERACTIVE), _Waiting(Lane.BULK))
         self._again: deque[Call] = deque()
-        self._flying = dict.fromkeys(Lane, 0)
         self._large = False
 
     def add(self, request: Pending) -> None:
         """Take a request in; it leaves with the next call."""
-        self._waiting[request.lane].append(request)
-        self._large = self._large or len(request.payload) > LARGE_BYTES
+        self._queues[request.lane is Lane.BULK].requests.append(request)
+        if len(request.payload) > LARGE_BYTES:
+            self._large = True
 
     @property
     def has_large(self) -> bool:
@@ -111,18 +111,18 @@ class Admission:
 
     def waiting(self) -> list[Pending]:
         """Requests that are in no call yet."""
-        return [request for lane in self._waiting.values() for request in lane if request.stage is Stage.WAITING]
+        return [request for queue in self._queues for request in queue.requests if request.stage is Stage.WAITING]
 
     def forget_ended(self) -> None:
         """Drop what ended before it could be sent: an outage may last, and its requests must not pile up."""
-        for lane, waiting in self._waiting.items():
-            self._waiting[lane] = deque(request for request in waiting if request.stage is Stage.WAITING)
+        for queue in self._queues:
+            queue.requests = deque(request for request in queue.requests if request.stage is Stage.WAITING)
         self._again = deque(call for call in self._again if call.undecided)
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to send."""
-        return not self._again and not any(self._waiting.values())
+        return not (self._again or self._queues[0].requests or self._queues[1].requests)
 
     @property
     def due(self) -> float | None:
@@ -139,43 +139,30 @@ class Admission:
             elif call.undecided and not call.too_old(now):
                 commands += self._send(call, now)
         if fresh:
-            for lane in Lane:
-                while self._worth_a_call(lane):
-                    requests = self._take(lane)
+            for queue in self._queues:
+                while queue.worth_a_call:
+                    requests = queue.take()
                     if requests:
-                        number = next(self._numbers)
-                        commands += self._send(Call(self._keys.call(self._producer, number), lane, requests), now)
+                        key = self._keys.call(self._producer, next(self._numbers))
+                        commands += self._send(Call(key, queue.lane, requests), now)
         return commands
 
-    def _worth_a_call(self, lane: Lane) -> bool:
-        waiting, flying = len(self._waiting[lane]), self._flying[lane]
-        return flying < MAX_CALLS_AT_ONCE and (waiting >= WORTH_A_CALL or (waiting > 0 and flying == 0))
-
-    def _take(self, lane: Lane) -> list[Pending]:
-        taken: list[Pending] = []
-        waiting, size = self._waiting[lane], 0
-        while waiting and len(taken) < MAX_CALL_REQUESTS:
-            request = waiting[0]
-            if taken and size + len(request.payload) > MAX_CALL_BYTES:
-                break
-            waiting.popleft()
-            if request.stage is Stage.WAITING:  # else it was cancelled or ran out here
-                request.stage = Stage.CALLING
-                size += len(request.payload)
-                taken.append(request)
-        return taken
+    def _queue(self, lane: Lane) -> _Waiting:
+        return self._queues[lane is Lane.BULK]
 
     def _send(self, call: Call, now: float) -> list[Command]:
-        self._flying[call.lane] += 1
+        self._queue(call.lane).flying += 1
         if call.first_sent is None:
             call.first_sent = now
         script = ("EVAL", self._script.text) if call.whole_script else ("EVALSHA", self._script.sha)
         keys = self._keys
         args: list[str | bytes | int] = [*script, 5, *keys.lanes, keys.fleet, keys.bytes, call.key, call.lane.value]
+        done = Stage.DONE
         for request in call.requests:
+            left_ms = int((request.deadline - now) * 1000)
             # A request that ended meanwhile keeps its place, to be dropped by the worker at once.
-            ended = request.stage is Stage.DONE
-            left_ms = 1 if ended else max(1, int((request.deadline - now) * 1000))
+            if left_ms < 1 or request.stage is done:
+                left_ms = 1
             args += (request.id, left_ms, request.payload)
         commands = [
             Command(tuple(args), lambda reply, now: self._answered(call, reply, now), lambda _: self._lost(call))
@@ -193,7 +180,7 @@ class Admission:
         return commands
 
     def _lost(self, call: Call) -> None:
-        self._flying[call.lane] -= 1
+        self._queue(call.lane).flying -= 1
         call.confirming = False
         self._again.append(call)
 
@@ -201,24 +188,27 @@ class Admission:
         if isinstance(reply, Exception):
             self._erred(call, reply, now)
             return
-        self._flying[call.lane] -= 1
+        self._queue(call.lane).flying -= 1
         _, retry_after_ms, _, answers = reply
         call.confirming = self._replicated
+        if not self._replicated:
+            self._forget_payloads(call)
+        accepted: list[Pending] = []
+        calling = Stage.CALLING
         for request, answer in zip(call.requests, answers, strict=True):
-            if not self._replicated:
-                request.payload = b""
-            if request.stage is not Stage.CALLING:
-                continue
-            if b"-" not in answer:
-                self._refuse(request, _refusal(answer, retry_after_ms))
-            elif not self._replicated:
-                self._accept(request)
+            if request.stage is calling:
+                if b"-" in answer:
+                    accepted.append(request)
+                else:
+                    self._refuse(request, _refusal(answer, retry_after_ms))
+        if not self._replicated:
+            self._accept(accepted)
 
     def _erred(self, call: Call, error: Exception, now: float) -> None:
         remedy = remedy_for(error)
         if remedy in {Remedy.RECONNECT, Remedy.MOVED}:
             raise broken_by(error)  # `lost` takes the call back
-        self._flying[call.lane] -= 1
+        self._queue(call.lane).flying -= 1
         if remedy is Remedy.LOAD_SCRIPT:
             call.whole_script = True
             self._again.append(call)
@@ -238,15 +228,18 @@ class Admission:
                         else error_for(ErrorCode.UNAVAILABLE, f"Redis refuses the admission: {error}"),
                     )
 
+    @staticmethod
+    def _forget_payloads(call: Call) -> None:
+        for request in call.requests:
+            request.payload = b""
+
     def _confirmed(self, call: Call, reply: Reply, now: float) -> None:
         if not call.confirming:
             return  # its admission went wrong and is being mended
         if isinstance(reply, int) and reply >= 1:
             call.confirming = False
-            for request in call.requests:
-                request.payload = b""
-                if request.stage is Stage.CALLING:
-                    self._accept(request)
+            self._forget_payloads(call)
+            self._accept([request for request in call.requests if request.stage is Stage.CALLING])
         else:
             self._unconfirmed(call, now + LATER_S)
 
@@ -256,6 +249,41 @@ class Admission:
             call.confirming = False
             call.not_before = not_before
             self._again.append(call)
+
+
+class _Waiting:
+    """The requests of one lane that are in no call yet."""
+
+    __slots__ = ("flying", "lane", "requests")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.requests: deque[Pending] = deque()
+        self.flying = 0
+
+    @property
+    def worth_a_call(self) -> bool:
+        waiting = len(self.requests)
+        return self.flying < MAX_CALLS_AT_ONCE and (waiting >= WORTH_A_CALL or (waiting > 0 and self.flying == 0))
+
+    def take(self) -> list[Pending]:
+        """Those of the next call."""
+        taken: list[Pending] = []
+        requests, size, room = self.requests, 0, MAX_CALL_REQUESTS
+        waiting, calling = Stage.WAITING, Stage.CALLING
+        while requests and room:
+            request = requests[0]
+            size += len(request.payload)
+            if taken and size > MAX_CALL_BYTES:
+                break
+            requests.popleft()
+            if request.stage is waiting:
+                request.stage = calling
+                taken.append(request)
+                room -= 1
+            else:  # it was cancelled or ran out here
+                size -= len(request.payload)
+        return taken
 
 
 def _refusal(answer: bytes, retry_after_ms: int) -> RequestFailed:

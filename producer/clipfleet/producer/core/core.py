@@ -207,12 +207,14 @@ class Core:
 
     # Answers
 
-    def _accepted(self, request: Pending) -> None:
-        request.stage = Stage.ACCEPTED
-        if not request.inbox:
-            self._forget(request)
-        if request.watched:
-            self._finished.append(request)
+    def _accepted(self, requests: list[Pending]) -> None:
+        accepted = Stage.ACCEPTED
+        for request in requests:
+            request.stage = accepted
+            if not request.inbox:
+                self._forget(request)
+            if request.watched:
+                self._finished.append(request)
 
     def _deliver(self, results: list[bytes], now: float) -> None:
         self._presence.seen(now)
@@ -222,9 +224,8 @@ class Core:
             except ProtocolError as error:
                 self._log(now, "a result that cannot be read was dropped: %s", error)
                 continue
-            request = self.unanswered.get(result.id)
+            request = self.unanswered.pop(result.id, None)
             if request is not None:  # else a second copy, or cancelled, or too late
-                self._forget(request)
                 request.ended(result)
                 self._finished.append(request)
 

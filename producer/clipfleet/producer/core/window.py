@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from clipfleet.producer.requests import checked
+from clipfleet.producer.requests import NewRequest, checked
 from clipfleet.schemas.errors import ErrorCode, QueueFull, RequestFailed, error_for
 from clipfleet.schemas.result import Result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clipfleet.producer.requests import NewRequest
 
 __all__ = ["Entry", "Window", "failure_of", "pause_after"]
 
@@ -41,14 +36,21 @@ def failure_of(request: NewRequest, error: RequestFailed | OSError) -> Result:
     return Result(request.id or "", ok=False, error=error)
 
 
-class Entry:
-    """One item of a map: its request, how to cancel it while it is on its way, its result in the end."""
+class Cancellable(Protocol):
+    """A job, as far as a map knows it."""
 
-    __slots__ = ("cancel", "request", "result")
+    def cancel(self) -> None:
+        """End it."""
+
+
+class Entry:
+    """One item of a map: its request, its job while it is on its way, its result in the end."""
+
+    __slots__ = ("job", "request", "result")
 
     def __init__(self, request: NewRequest) -> None:
         self.request = request
-        self.cancel: Callable[[], None] | None = None
+        self.job: Cancellable | None = None
         self.result: Result | None = None
 
 
@@ -64,8 +66,10 @@ class Window:
         if size < 1:
             raise ValueError(f"max_in_flight is 1 or more, not {size}")
         self._size = size
-        self._ordered = ordered
-        self._open: dict[Entry, None] = {}  # in order of their coming
+        self._group = max(1, size // 8)
+        self._free = size
+        self._open: set[Entry] = set()
+        self._line: deque[Entry] | None = deque() if ordered else None  # in order of their coming, open or not
         self._ready: deque[Entry] = deque()
         self._held: list[Entry] = []
         self._resume_at = 0.0
@@ -76,33 +80,36 @@ class Window:
         Raises:
             TypeError: it is no request: the caller's mistake, and no item's failure.
         """
-        entry = Entry(checked(request))
-        self._open[entry] = None
+        entry = Entry(request if type(request) is NewRequest else checked(request))
+        self._open.add(entry)
+        if self._line is not None:
+            self._line.append(entry)
+        self._free -= 1
         return entry
 
     def ended(self, entry: Entry, result: Result, now: float) -> None:
         """A result came; a full queue is none, the item goes out again later."""
-        entry.cancel = None
-        if isinstance(result.error, QueueFull):
+        entry.job = None
+        if result.error is not None and isinstance(result.error, QueueFull):
             self._held.append(entry)
             luck = random.random()  # noqa: S311 - spreads the herd
             self._resume_at = max(self._resume_at, now + pause_after(result.error.retry_after, luck))
             return
         entry.result = result
-        if not self._ordered:
-            del self._open[entry]
+        self._open.discard(entry)
+        if self._line is None:
             self._ready.append(entry)
             return
-        while self._open and (first := next(iter(self._open))).result is not None:
-            del self._open[first]
-            self._ready.append(first)
+        while self._line and self._line[0].result is not None:
+            self._ready.append(self._line.popleft())
 
-    def pop(self) -> tuple[NewRequest, Result] | None:
-        """The next item that may be given to the caller."""
-        if not self._ready:
-            return None
-        entry = self._ready.popleft()
-        return entry.request, entry.result  # type: ignore[return-value]  # ready means that it has one
+    def take(self) -> list[tuple[NewRequest, Result]]:
+        """The next items that may be given to the caller; no more than what is worth a call, so that others follow."""
+        ready = self._ready
+        count = min(len(ready), self._group)
+        self._free += count
+        entries = [ready.popleft() for _ in range(count)]
+        return [(entry.request, entry.result) for entry in entries]  # type: ignore[misc]  # ready: each has one
 
     def resend(self, now: float) -> list[Entry]:
         """What was refused and may try again now."""
@@ -122,16 +129,15 @@ class Window:
         Nothing, too, until a fair part is free or nothing else is to be done: requests that come together go out in
         one call.
         """
-        free = self._size - len(self._open) - len(self._ready)
-        return free if not self._held and (free * 8 >= self._size or not self._ready) else 0
+        return self._free if not self._held and (self._free >= self._group or not self._ready) else 0
 
     @property
     def empty(self) -> bool:
         """Whether nothing is in hand."""
-        return not self._open and not self._ready
+        return self._free == self._size
 
     def abandon(self) -> None:
         """Cancel what is on its way: the caller has had enough."""
         for entry in self._open:
-            if entry.cancel is not None:
-                entry.cancel()
+            if entry.job is not None:
+                entry.job.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clipfleet.producer.backend import ThreadBackend
 from clipfleet.producer.config import CLOSED, TO_INBOX, LaneName
@@ -18,8 +18,7 @@ from clipfleet.producer.threads.stream import stream
 from clipfleet.schemas.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from queue import SimpleQueue
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -34,6 +33,8 @@ class Client(Face[Result, Job, ThreadBackend]):
 
     A closed client stays closed: each of its methods, and ``with``, is a RuntimeError that says so.
     """
+
+    _job = Job
 
     def _prepare(self) -> None:
         self._pid = os.getpid()
@@ -91,13 +92,10 @@ class Client(Face[Result, Job, ThreadBackend]):
         """As ``map``, with the request (and its ``.tag``) that each result belongs to."""
         to_lane = self._lane(lane)
 
-        def send(request: NewRequest, sink: SimpleQueue[Job]) -> Job:
-            return self._send(request.loaded(), to_lane, TO_INBOX, sink=sink)
+        def send(request: NewRequest, sink: Callable[[Job], None]) -> Job:
+            return self._send(request.loaded(), to_lane, TO_INBOX, sink)
 
         return stream(iter(iterable(requests)), Window(max_in_flight, ordered=ordered), send)
-
-    def _new_job(self, backend: ThreadBackend, *args: Any, **options: Any) -> Job:
-        return Job(backend, self, *args, **options)
 
     def _new_backend(self) -> ThreadBackend:
         return Runner(self._config)

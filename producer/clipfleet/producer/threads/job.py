@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from clipfleet.producer.core.pending import Pending, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from queue import SimpleQueue
     from typing import Self
 
     from clipfleet.producer.backend import ThreadBackend
     from clipfleet.producer.core.window import Entry
+    from clipfleet.schemas.keys import Lane
     from clipfleet.schemas.result import Result
 
 __all__ = ["Job"]
 
 # The engine ends every request of its own by its deadline; this is for a machine that stops it meanwhile.
 OVERTIME_S: Final = 5.0
+_DONE: Final = Stage.DONE
 
 
 class Job(Pending):
@@ -32,10 +33,20 @@ class Job(Pending):
 
     __slots__ = ("_backend", "_client", "_done_latch", "_sink", "_taken_latch", "entry")
 
-    def __init__(
-        self, backend: ThreadBackend, client: object, *args: Any, sink: SimpleQueue[Job] | None = None, **options: Any
+    def __init__(  # noqa: PLR0913 - made for every request: gathering them in an object would be a cost of its own
+        self,
+        client: object,
+        backend: ThreadBackend,
+        request_id: str,
+        lane: Lane,
+        payload: bytes,
+        submitted: float,
+        deadline: float,
+        *,
+        inbox: bool,
+        sink: Callable[[Job], None] | None = None,
     ) -> None:
-        super().__init__(*args, **options)
+        super().__init__(request_id, lane, payload, submitted, deadline, inbox=inbox)
         self._backend = backend
         self._client = client  # closed when nobody holds it any more; a request under way does
         self._sink = sink
@@ -95,16 +106,16 @@ class Job(Pending):
 
     def notify(self) -> None:
         """See ``Pending``; runs in the client's own thread."""
-        taken, self._taken_latch = self._taken_latch, None
-        if taken is not None:
-            taken.release()
-        if self.stage is Stage.DONE:
-            done, self._done_latch = self._done_latch, None
-            if done is not None:
-                done.release()
-            sink, self._sink = self._sink, None
-            if sink is not None:
-                sink.put(self)
+        if self._taken_latch is not None:
+            self._taken_latch.release()
+            self._taken_latch = None
+        if self.stage is _DONE:
+            if self._done_latch is not None:
+                self._done_latch.release()
+                self._done_latch = None
+            if self._sink is not None:
+                self._sink(self)
+                self._sink = None
 
     def _wait(self, timeout: float | None) -> None:
         if timeout is None:

@@ -7,7 +7,6 @@ the thread but with copies of its sockets, so the child starts anew, under a nam
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import deque
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from clipfleet.producer.config import CLOSED
 from clipfleet.producer.connection.engine import Engine
+from clipfleet.producer.forks import Inheritable
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
@@ -27,39 +27,30 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 STOP_S: Final = 5.0
-# A parent's loop, kept in its child: finalising it there would take the parent's sockets off the shared epoll set.
-_LEFT_TO_THE_PARENT: Final[list[Runner]] = []
 
 
-class Runner:
+class Runner(Inheritable):
     """A core, its engine and their thread.
+
+    Finalised in the child of a fork, its loop would take the parent's sockets off the shared epoll set.
 
     Raises:
         RuntimeError: from each method once it is stopped.
     """
 
     def __init__(self, config: Config) -> None:
+        super().__init__()
         self._config = config
         producer = config.producer_name()
         self.core: Core = config.core(producer)
         self.inbox_key = config.keys.inbox(producer)
         self.lock = threading.Lock()
-        self._pid = os.getpid()
         self._incoming: deque[Pending] = deque()
         self._scheduled = False
         self._loop = asyncio.new_event_loop()
         self._engine: Engine | None = None
         self._thread = threading.Thread(target=self._run, name="clipfleet-client", daemon=True)
         self._thread.start()
-
-    @property
-    def inherited(self) -> bool:
-        """Whether this is a parent's, seen from its child."""
-        return self._pid != os.getpid()
-
-    def leave_to_parent(self) -> None:
-        """Keep it from being finalised in this process."""
-        _LEFT_TO_THE_PARENT.append(self)
 
     @property
     def unanswered(self) -> int:

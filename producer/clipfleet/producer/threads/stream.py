@@ -19,26 +19,28 @@ if TYPE_CHECKING:
 
 __all__ = ["stream"]
 
-Sink: TypeAlias = "SimpleQueue[Job]"
+Sink: TypeAlias = "Callable[[Job], None]"
 
 
 def stream(
     source: Iterator[NewRequest], window: Window, send: Callable[[NewRequest, Sink], Job]
 ) -> Iterator[tuple[NewRequest, Result]]:
-    """Each request of ``source`` with its result; ``send`` sends one and has its job put into the sink when done."""
-    sink: Sink = SimpleQueue()
+    """Each request of ``source`` with its result; ``send`` sends one and has its job given to the sink when done."""
+    done: SimpleQueue[Job] = SimpleQueue()
+    sink = done.put
     exhausted = False
     try:
         while not (exhausted and window.empty):
             for entry in window.resend(time.monotonic()):
                 _start(entry, window, send, sink)
             if not exhausted and (room := window.room):
+                # One by one: what the source has given is on its way before it is asked for the next.
                 requests = islice(source, room)
                 exhausted = sum(_start(window.add(request), window, send, sink) for request in requests) < room
-            if (item := window.pop()) is not None:
-                yield item
+            if items := window.take():
+                yield from items
             elif not window.empty:
-                _collect(sink, window)
+                _collect(done, window)
     finally:
         window.abandon()
 
@@ -50,17 +52,19 @@ def _start(entry: Entry, window: Window, send: Callable[[NewRequest, Sink], Job]
         window.ended(entry, failure_of(entry.request, error), time.monotonic())
     else:
         job.entry = entry
-        entry.cancel = job.cancel
+        entry.job = job
     return 1
 
 
-def _collect(sink: Sink, window: Window) -> None:
+def _collect(done: SimpleQueue[Job], window: Window) -> None:
     """Wait for a result, or for the time to send refused ones again; take all that is there."""
+    now = time.monotonic()
     try:
-        job = sink.get(timeout=window.pause_s(time.monotonic()))
+        job = done.get(timeout=window.pause_s(now))
+        now = time.monotonic()
         while True:
             if job.entry is not None and job.ending is not None:
-                window.ended(job.entry, job.ending, time.monotonic())
-            job = sink.get_nowait()
+                window.ended(job.entry, job.ending, now)
+            job = done.get_nowait()
     except Empty:
         return

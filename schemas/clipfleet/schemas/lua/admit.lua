@@ -27,39 +27,50 @@ local rate = tonumber(fleet[5]) or 0
 
 local in_bulk = redis.call('XLEN', KEYS[2])
 local backlog = redis.call('XLEN', KEYS[1]) + in_bulk
+local places = capacity - backlog
+if bulk then places = math.min(places, bulk_capacity - in_bulk) end
 local held = tonumber(redis.call('GET', KEYS[4]) or '0') or 0
+local room = max_queue_bytes - held
 local lane = bulk and KEYS[2] or KEYS[1]
 
--- Plain digits only: tonumber alone also takes "nan", "0x10" and "1.5".
-local function milliseconds(text)
-  return string.match(text, '^%d+$') and tonumber(text) or 0
-end
+-- By the text of a time to live, the deadline; false = none. Requests of one call mostly share it. Plain digits only:
+-- tonumber alone also takes "nan", "0x10" and "1.5".
+local deadlines = setmetatable({}, {__index = function(known, text)
+  local ttl = string.match(text, '^%d+$') and tonumber(text) or 0
+  known[text] = ttl >= 1 and ttl <= 86400000 and string.format('%d', now + ttl)
+  return known[text]
+end})
 
-local answers, accepted, added, full = {}, 0, 0, false
-for i = 2, #ARGV, 3 do
-  local id, ttl, m = ARGV[i], milliseconds(ARGV[i + 1] or ''), ARGV[i + 2]
+local argv, find, try = ARGV, string.find, redis.pcall
+local answers, place, accepted, added, full = {}, 0, 0, 0, false
+for i = 2, #argv, 3 do
+  local id, deadline, m = argv[i], deadlines[argv[i + 1] or ''], argv[i + 2]
   local answer
   if full then
     answer = 'queue_full'
-  elseif not m or #id > 64 or not string.match(id, '^[%w_-]+$') or ttl < 1 or ttl > 86400000 then
+  elseif not m or not deadline or #id > 64 or not find(id, '^[%w_-]+$') then
     answer = 'bad_request'
-  elseif #m > max_request_bytes then
-    answer = 'too_large'
-  elseif backlog >= capacity or (bulk and in_bulk >= bulk_capacity) or held + added + #m > max_queue_bytes then
-    answer, full = 'queue_full', true
   else
-    answer = redis.pcall('XADD', lane, '*', 'm', m, 'd', string.format('%d', now + ttl))
-    if type(answer) == 'table' then
-      -- At maxmemory the first write is refused; after one write Redis lets a script finish.
-      if not string.find(answer.err, 'OOM', 1, true) then return answer end
+    local size = #m
+    if size > max_request_bytes then
+      answer = 'too_large'
+    elseif accepted >= places or added + size > room then
       answer, full = 'queue_full', true
     else
-      accepted, added, backlog = accepted + 1, added + #m, backlog + 1
-      if bulk then in_bulk = in_bulk + 1 end
+      answer = try('XADD', lane, '*', 'm', m, 'd', deadline)
+      if type(answer) == 'table' then
+        -- At maxmemory the first write is refused; after one write Redis lets a script finish.
+        if not find(answer.err, 'OOM', 1, true) then return answer end
+        answer, full = 'queue_full', true
+      else
+        accepted, added = accepted + 1, added + size
+      end
     end
   end
-  answers[#answers + 1] = answer
+  place = place + 1
+  answers[place] = answer
 end
+backlog = backlog + accepted
 
 local retry_after = 1000
 if rate > 0 then retry_after = math.min(30000, math.max(50, math.ceil(backlog / rate * 1000))) end
