@@ -12,11 +12,13 @@ import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clipfleet.batching.errors import Closed, Full
-from clipfleet.batching.rule import BatchPolicy, Lane
+from clipfleet.batching.line import Lane
 from clipfleet.batching.stage import Batch, BatcherStats, Monitor, Stage, take_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from clipfleet.batching.rule import BatchPolicy
 
 T = TypeVar("T")
 

@@ -1,8 +1,9 @@
-"""Inside the batch rule: the items of one lane, in order of arrival."""
+"""Inside the batch rule: the lanes, and the items of one of them in order of arrival."""
 
 from __future__ import annotations
 
 from collections import deque
+from enum import StrEnum
 from itertools import repeat
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -10,6 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 T = TypeVar("T")
+
+
+class Lane(StrEnum):
+    """Whose items go first."""
+
+    INTERACTIVE = "interactive"
+    BULK = "bulk"
 
 
 class Taken(NamedTuple, Generic[T]):

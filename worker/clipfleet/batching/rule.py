@@ -22,21 +22,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from clipfleet.batching.cost import RunCost
-from clipfleet.batching.line import Line, Taken
+from clipfleet.batching.line import Lane, Line, Taken
+from clipfleet.batching.upstream import Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 T = TypeVar("T")
-
-GAP_WEIGHT = 0.1  # of a new sample in the moving average of the time between two arrivals from upstream
-
-
-class Lane(StrEnum):
-    """Whose items go first."""
-
-    INTERACTIVE = "interactive"
-    BULK = "bulk"
 
 
 class Reason(StrEnum):
@@ -99,14 +91,9 @@ class BatchQueue(Generic[T]):
         self._count = 0
         self._oldest = math.inf
         self._credit = 0  # of the bulk lane, in 1 / bulk_share of a place
-        self._upstream: set[int] = set()
-        self._next_ticket = 0
-        self._lowest_ticket = 0  # none below it is upstream any more
+        self._upstream = Upstream()
         self._barrier = 0  # siblings are the tickets below it
         self._progress_at = -math.inf  # when the last sibling left decode
-        self._left_at = -math.inf  # when the last announced item did
-        self._gap_from = 0.0
-        self._gap: float | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -124,7 +111,7 @@ class BatchQueue(Generic[T]):
     @property
     def expected_gap_s(self) -> float | None:
         """Seconds between two arrivals from a busy upstream (moving average); None before the first."""
-        return self._gap
+        return self._upstream.gap_s
 
     @property
     def horizon_s(self) -> float:
@@ -142,14 +129,9 @@ class BatchQueue(Generic[T]):
         if run is not None:
             self._horizon = max(run, self.policy.max_delay_s)
 
-    def announce(self, n: int = 1, *, now: float) -> range:
+    def announce(self, n: int = 1, *, now: float, lane: Lane = Lane.INTERACTIVE) -> range:
         """Tell that `n` items were read for this stage and are on their way; one ticket for each."""
-        if not self._upstream:
-            self._gap_from = now
-        tickets = range(self._next_ticket, self._next_ticket + n)
-        self._next_ticket = tickets.stop
-        self._upstream.update(tickets)
-        return tickets
+        return self._upstream.announce(n, now, lane)
 
     def retract(self, *tickets: int, now: float) -> bool:
         """Announced items will not come. Tickets that are spent already are ignored.
@@ -182,10 +164,10 @@ class BatchQueue(Generic[T]):
         """
         left = ticket is not None and self._leave((ticket,), now)
         if not self._count:
-            self._barrier = self._next_ticket
+            self._barrier = self._upstream.next_ticket
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
-        line.push(item, enqueued_at, self._next_ticket)
+        line.push(item, enqueued_at, self._upstream.next_ticket)
         return self._grown(1, enqueued_at) or (left and self._released(now))
 
     def add_all(self, items: Sequence[T], *, enqueued_at: float, now: float, lane: Lane = Lane.INTERACTIVE) -> bool:
@@ -193,10 +175,10 @@ class BatchQueue(Generic[T]):
         if not items:
             return False
         if not self._count:
-            self._barrier = self._next_ticket
+            self._barrier = self._upstream.next_ticket
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
-        line.push_all(items, enqueued_at, self._next_ticket)
+        line.push_all(items, enqueued_at, self._upstream.next_ticket)
         return self._grown(len(items), enqueued_at)
 
     def next_batch(self, now: float, *, device_free: bool = True) -> Launch | Wait:
@@ -232,7 +214,7 @@ class BatchQueue(Generic[T]):
         self._oldest = min((line.minima[0][0] for line in lines), default=math.inf)
         self._barrier = min((line.barriers[0] for line in lines), default=0)
         # Which of the past arrivals were siblings of the new first item is not kept; the last one stands for them.
-        self._progress_at = max(self._progress_at, self._left_at)
+        self._progress_at = max(self._progress_at, self._upstream.left_at)
         return taken
 
     def urgency(self, now: float) -> float:
@@ -277,11 +259,10 @@ class BatchQueue(Generic[T]):
 
     def _expecting(self) -> bool:
         """Whether a sibling is upstream, and the next one likely to come within the horizon."""
-        if self._gap is not None and self._gap > self._horizon:
+        gap = self._upstream.gap_s
+        if gap is not None and gap > self._horizon:
             return False
-        while self._lowest_ticket < self._barrier and self._lowest_ticket not in self._upstream:
-            self._lowest_ticket += 1
-        return self._lowest_ticket < self._barrier
+        return self._upstream.any_below(self._barrier)
 
     def _released(self, now: float) -> bool:
         """Whether the queue is due and expects no sibling."""
@@ -289,15 +270,7 @@ class BatchQueue(Generic[T]):
 
     def _leave(self, tickets: Iterable[int], now: float) -> bool:
         """Announced items left decode, for this queue or for nowhere; False if all of them had left before."""
-        left = self._upstream.intersection(tickets)
-        if not left:
-            return False
-        self._upstream -= left
-        # Cut off, so that one item that hung for a minute does not switch the wait off for the next fifty.
-        sample = min(max(0.0, now - self._gap_from), 2 * self._horizon) / len(left)
-        weight = 1 - (1 - GAP_WEIGHT) ** len(left)
-        self._gap = sample if self._gap is None else self._gap + weight * (sample - self._gap)
-        self._gap_from = self._left_at = now
-        if min(left) < self._barrier:
+        left = self._upstream.leave(tickets, now, 2 * self._horizon)
+        if left and min(left) < self._barrier:
             self._progress_at = now
-        return True
+        return bool(left)
