@@ -11,7 +11,16 @@ A *sibling* is an item that was announced (read for this stage, being decoded) b
 had left decode. Without the wait for siblings a backlog, all of whose items are overdue, would run one by one as
 each leaves decode. Later readings do not count, so a steady trickle cannot stretch the wait for ever, and only the
 arrival of a sibling renews it, so one that hangs costs at most one horizon. The horizon is one full run of the
-model or `max_delay`, whichever is longer: a sibling that comes later than that is better off in the next batch.
+model or `max_delay`, whichever is longer: a sibling that comes later than that is better off in the next batch. An
+interactive item that is due waits for interactive siblings alone.
+
+With `bulk_batch_s` the lanes are told apart, so that a live query waits for one bulk batch at the most:
+
+- bulk items run as many at a time as take so long by the learnt cost, less a part in `bulk_share`, and that many are a
+  full batch;
+- interactive items that are due run in a batch of their own, in which bulk has its share (one place in `bulk_share`),
+  and beyond it only what lengthens the run by that part: so both waits together are no more than `bulk_batch_s`;
+- those that are not due yet ride along with a bulk batch that is full.
 """
 
 from __future__ import annotations
@@ -23,6 +32,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from clipfleet.batching.cost import RunCost
 from clipfleet.batching.line import Lane, Line, Taken
+from clipfleet.batching.share import BulkShare
 from clipfleet.batching.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -49,6 +59,7 @@ class BatchPolicy:
         max_batch_size: most items of one batch, >= 1.
         max_delay_s: seconds that the oldest item may be old before its batch launches; 0 takes what is there.
         bulk_share: of each `bulk_share` places one is bulk's while it has work.
+        bulk_batch_s: seconds that a batch with bulk items in it may take, > 0; infinity: bulk fills every batch.
 
     Raises:
         ValueError: a field is out of its range.
@@ -57,6 +68,7 @@ class BatchPolicy:
     max_batch_size: int
     max_delay_s: float
     bulk_share: int = 8
+    bulk_batch_s: float = math.inf
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 1:
@@ -65,6 +77,8 @@ class BatchPolicy:
             raise ValueError(f"max_delay must be 0 or more seconds, not {self.max_delay_s}")
         if self.bulk_share < 1:
             raise ValueError(f"bulk_share must be at least 1, not {self.bulk_share}")
+        if not self.bulk_batch_s > 0:
+            raise ValueError(f"bulk_batch_s must be more than 0 seconds, not {self.bulk_batch_s}")
 
 
 class Launch(NamedTuple):
@@ -90,7 +104,11 @@ class BatchQueue(Generic[T]):
         self._bulk: Line[T] = Line()
         self._count = 0
         self._oldest = math.inf
-        self._credit = 0  # of the bulk lane, in 1 / bulk_share of a place
+        self._share = BulkShare(policy.bulk_share)
+        self._told_apart = policy.bulk_batch_s < math.inf
+        self._part_s = policy.bulk_batch_s / policy.bulk_share
+        self._bulk_s = policy.bulk_batch_s - (self._part_s if policy.bulk_share > 1 else 0.0)
+        self._bulk_most = 1 if self._told_apart else policy.max_batch_size
         self._upstream = Upstream()
         self._barrier = 0  # siblings are the tickets below it
         self._progress_at = -math.inf  # when the last sibling left decode
@@ -109,6 +127,20 @@ class BatchQueue(Generic[T]):
         return self._oldest
 
     @property
+    def interactive_at(self) -> float:
+        """The smallest `enqueued_at` of the interactive items that wait; infinity when there are none."""
+        return self._interactive.oldest_at
+
+    @property
+    def bulk_most(self) -> int:
+        """How many items a batch of bulk items alone holds at most, by what is known now."""
+        return self._bulk_most
+
+    def is_due(self, now: float) -> bool:
+        """Whether an interactive item that waits is `max_delay` old."""
+        return self._interactive.oldest_at + self.policy.max_delay_s <= now
+
+    @property
     def expected_gap_s(self) -> float | None:
         """Seconds between two arrivals from a busy upstream (moving average); None before the first."""
         return self._upstream.gap_s
@@ -122,12 +154,24 @@ class BatchQueue(Generic[T]):
         """Seconds that a run of `n` items is expected to take; None before the first."""
         return self._cost.estimate(n)
 
-    def record_run(self, n: int, seconds: float) -> None:
-        """Tell that a run of `n` items took `seconds`."""
+    def line(self) -> tuple[float, float] | None:
+        """What was learnt: seconds an item and seconds a run; None before the first run."""
+        return self._cost.line()
+
+    def record_run(self, n: int, seconds: float) -> bool:
+        """Tell that a run of `n` items took `seconds`.
+
+        Returns:
+            Whether `next_batch` may now launch earlier than it last said.
+        """
         self._cost.observe(n, seconds)
         run = self._cost.estimate(self.policy.max_batch_size)
         if run is not None:
             self._horizon = max(run, self.policy.max_delay_s)
+        if not self._told_apart:
+            return False
+        before, self._bulk_most = self._bulk_most, self._cost.most(self._bulk_s, self.policy.max_batch_size)
+        return self._bulk_most < before and self._full
 
     def announce(self, n: int = 1, *, now: float, lane: Lane = Lane.INTERACTIVE) -> range:
         """Tell that `n` items were read for this stage and are on their way; one ticket for each."""
@@ -168,7 +212,7 @@ class BatchQueue(Generic[T]):
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
         line.push(item, enqueued_at, self._upstream.next_ticket)
-        return self._grown(1, enqueued_at) or (left and self._released(now))
+        return self._grown(1, enqueued_at, lane) or (left and self._released(now))
 
     def add_all(self, items: Sequence[T], *, enqueued_at: float, now: float, lane: Lane = Lane.INTERACTIVE) -> bool:
         """Queue items of one age and without tickets (`retract` those first, if there are any); see `add`."""
@@ -179,7 +223,7 @@ class BatchQueue(Generic[T]):
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
         line.push_all(items, enqueued_at, self._upstream.next_ticket)
-        return self._grown(len(items), enqueued_at)
+        return self._grown(len(items), enqueued_at, lane)
 
     def next_batch(self, now: float, *, device_free: bool = True) -> Launch | Wait:
         """What to do at `now`. Changes nothing: `take` gives the batch.
@@ -190,83 +234,87 @@ class BatchQueue(Generic[T]):
         """
         if not self._count or not device_free:
             return Wait(None)
-        if self._count >= self.policy.max_batch_size:
+        if self._full:
             return Launch(Reason.FULL)
         if not self.policy.max_delay_s:
             return Launch(Reason.IDLE)
         due = self._oldest + self.policy.max_delay_s
         if now < due:
             return Wait(due)
-        if not self._expecting():
-            return Launch(Reason.DELAY)
-        give_up = max(self._progress_at, due) + self._horizon
-        return Wait(give_up) if now < give_up else Launch(Reason.STALLED)
+        return self._overdue(now, due) if self._expecting(now) else Launch(Reason.DELAY)
 
-    def take(self) -> Taken[T]:
+    def _overdue(self, now: float, due: float) -> Launch | Wait:
+        """What to do while the oldest item is due and siblings are expected."""
+        give_up = max(self._progress_at, due) + self._horizon
+        if now >= give_up:
+            return Launch(Reason.STALLED)
+        # Bulk items may wait for their siblings, and an interactive one come to its time meanwhile.
+        next_due = self._interactive.oldest_at + self.policy.max_delay_s
+        return Wait(min(give_up, next_due) if now < next_due else give_up)
+
+    def take(self, now: float = math.inf) -> Taken[T]:
         """Remove and return the next batch, at most `max_batch_size` items, interactive ones first."""
-        interactive, bulk = self._places()
+        interactive, bulk = self._places(now)
         taken = self._interactive.pull(interactive)
         if bulk:
             more = self._bulk.pull(bulk)
             taken = Taken(taken.items + more.items, taken.enqueued_at + more.enqueued_at)
         self._count -= interactive + bulk
         lines = [line for line in (self._interactive, self._bulk) if line.items]
-        self._oldest = min((line.minima[0][0] for line in lines), default=math.inf)
+        self._oldest = min((line.oldest_at for line in lines), default=math.inf)
         self._barrier = min((line.barriers[0] for line in lines), default=0)
         # Which of the past arrivals were siblings of the new first item is not kept; the last one stands for them.
         self._progress_at = max(self._progress_at, self._upstream.left_at)
         return taken
 
-    def urgency(self, now: float) -> float:
-        """How pressing the stage is, in seconds, to choose among stages that share a device.
-
-        The age of its oldest interactive item or `1 / bulk_share` of that of its oldest bulk item: interactive work
-        of one stage goes before bulk work of another, and bulk never starves since its age keeps growing.
-        """
-        urgency = -math.inf
-        if self._interactive.items:
-            urgency = now - self._interactive.minima[0][0]
-        if self._bulk.items:
-            urgency = max(urgency, (now - self._bulk.minima[0][0]) / self.policy.bulk_share)
-        return urgency
-
-    def _places(self) -> tuple[int, int]:
-        """How many interactive and how many bulk items the next batch holds.
-
-        With less than `bulk_share` places in a batch the lane saves its credit up over several batches.
-        """
+    def _places(self, now: float) -> tuple[int, int]:
+        """How many interactive and how many bulk items the next batch holds."""
         interactive, bulk = len(self._interactive.items), len(self._bulk.items)
         size = self.policy.max_batch_size
-        if interactive + bulk <= size:
-            self._credit = 0
-            return interactive, bulk
-        if not bulk:
-            return size, 0
-        self._credit += size
-        due = min(bulk, self._credit // self.policy.bulk_share)
-        interactive = min(interactive, size - due)
-        given = size - interactive
-        self._credit = 0 if given == bulk else max(0, self._credit - given * self.policy.bulk_share)
-        return interactive, given
+        if not interactive:
+            size = free = self._bulk_most
+        elif bulk and self._told_apart:
+            free = self._fill(min(interactive, size), now)
+        else:
+            free = size - min(interactive, size)
+        return self._share.split(interactive, bulk, size, free)
 
-    def _grown(self, count: int, enqueued_at: float) -> bool:
+    def _fill(self, interactive: int, now: float) -> int:
+        """How many bulk items may run with so many interactive ones, whatever their share is."""
+        if self.is_due(now):
+            alone = self._cost.estimate(interactive) or 0.0
+            most = self._cost.most(alone + self._part_s, self.policy.max_batch_size)
+        else:
+            most = self._bulk_most
+        return max(0, most - interactive)
+
+    @property
+    def _full(self) -> bool:
+        """Whether more items would not come into the next batch."""
+        return self._count >= self.policy.max_batch_size or len(self._bulk.items) >= self._bulk_most
+
+    def _grown(self, count: int, enqueued_at: float, lane: Lane) -> bool:
         """`count` items came; whether the decision may now be an earlier one."""
         self._count += count
         if enqueued_at < self._oldest:
             self._oldest = enqueued_at
             return True
-        return self._count >= self.policy.max_batch_size
+        # The first interactive item among bulk ones is heeded before them, though they be older.
+        first = lane is Lane.INTERACTIVE and len(self._interactive.items) == count
+        return first or self._full
 
-    def _expecting(self) -> bool:
+    def _expecting(self, now: float) -> bool:
         """Whether a sibling is upstream, and the next one likely to come within the horizon."""
-        gap = self._upstream.gap_s
-        if gap is not None and gap > self._horizon:
+        upstream = self._upstream
+        if upstream.gap_s is not None and upstream.gap_s > self._horizon:
             return False
-        return self._upstream.any_below(self._barrier)
+        if self.is_due(now):
+            return upstream.interactive_below(self._barrier)
+        return upstream.any_below(self._barrier)
 
     def _released(self, now: float) -> bool:
         """Whether the queue is due and expects no sibling."""
-        return bool(self._count) and now >= self._oldest + self.policy.max_delay_s and not self._expecting()
+        return bool(self._count) and now >= self._oldest + self.policy.max_delay_s and not self._expecting(now)
 
     def _leave(self, tickets: Iterable[int], now: float) -> bool:
         """Announced items left decode, for this queue or for nowhere; False if all of them had left before."""
