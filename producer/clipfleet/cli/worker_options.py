@@ -11,6 +11,7 @@ HANDED_ON: Final = {
     "model": "--model",
     "max_batch_size": "--max-batch-size",
     "max_delay_ms": "--max-delay-ms",
+    "bulk_batch_ms": "--bulk-batch-ms",
     "capacity": "--capacity",
     "processes": "--processes",
     "devices": "--devices",
@@ -50,6 +51,14 @@ Delay = Annotated[
     float | None,
     typer.Option(
         "--max-delay-ms", help="How long the oldest item may wait for company. Default: 10.", show_default=False
+    ),
+]
+BulkBatch = Annotated[
+    float | None,
+    typer.Option(
+        "--bulk-batch-ms",
+        help="How long a batch of bulk requests may take: live queries wait for one at most. Default: 100.",
+        show_default=False,
     ),
 ]
 Capacity = Annotated[

@@ -32,6 +32,7 @@ class WorkerConfig:
         milvus_ca_file: PEM file of the authorities that may sign its certificate; empty = those that gRPC knows.
         max_batch_size: most items of one model call.
         max_delay_ms: how long the oldest item may wait for company, counted from enqueue.
+        bulk_batch_ms: how long a batch with bulk requests in it may take: what a live query may wait for one.
         capacity: most requests waiting and in flight on the whole queue.
         bulk_capacity: most of them in the bulk lane; None = 90 %.
         max_request_bytes: largest request.
@@ -63,6 +64,7 @@ class WorkerConfig:
     milvus_ca_file: str = ""
     max_batch_size: int = 64
     max_delay_ms: float = 10.0
+    bulk_batch_ms: float = 100.0
     capacity: int = limits.DEFAULT_CAPACITY
     bulk_capacity: int | None = None
     max_request_bytes: int = limits.DEFAULT_MAX_REQUEST_BYTES
@@ -94,6 +96,7 @@ class WorkerConfig:
         _ = self.keys, self.pipeline_targets
         _within("max_batch_size", self.max_batch_size, 1, 4096)
         _within("max_delay_ms", self.max_delay_ms, 0, 60_000)
+        _within("bulk_batch_ms", self.bulk_batch_ms, 1, 3_600_000)
         _within("capacity", self.capacity, 1, 100_000_000)
         _within("bulk_capacity", 0 if self.bulk_capacity is None else self.bulk_capacity, 0, 100_000_000)
         _within("max_request_bytes", self.max_request_bytes, 1, LARGEST_STRING)

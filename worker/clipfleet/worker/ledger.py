@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Ledger:
         self._report = report
         self._held: dict[str, Entry] = {}
         self._stored: set[str] = set()
+        self._active: Counter[str] = Counter()  # by lane
         self._changed = threading.Condition()
         self._wanted = 0
         self._renewed_at = float("-inf")
@@ -46,6 +48,10 @@ class Ledger:
         """Entries that take room: held, and not with the store."""
         return len(self._held) - len(self._stored)
 
+    def active_in(self, lane: str) -> int:
+        """Those of one lane."""
+        return self._active[lane]
+
     @property
     def stored(self) -> int:
         """Entries that wait for the store."""
@@ -55,18 +61,22 @@ class Ledger:
         """Hold entries."""
         self._report(entries, [])
         with self._changed:
+            self._active.update(entry.lane for entry in entries if entry.stream_id not in self._held)
             self._held.update((entry.stream_id, entry) for entry in entries)
 
     def to_store(self, entries: Iterable[Entry]) -> None:
         """These wait for the store from now on."""
         with self._changed:
-            self._stored.update(entry.stream_id for entry in entries if entry.stream_id in self._held)
+            going = [one for one in entries if one.stream_id in self._held and one.stream_id not in self._stored]
+            self._stored.update(entry.stream_id for entry in going)
+            self._active.subtract(entry.lane for entry in going)
             self._wake()
 
     def remove(self, entries: Iterable[Entry]) -> None:
         """Hold them no longer: settled, lost or handed back."""
         with self._changed:
             gone = [entry for entry in entries if self._held.pop(entry.stream_id, None) is not None]
+            self._active.subtract(entry.lane for entry in gone if entry.stream_id not in self._stored)
             self._stored.difference_update(entry.stream_id for entry in gone)
             self._wake()
         self._report([], gone)

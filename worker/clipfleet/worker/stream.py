@@ -119,12 +119,15 @@ class QueueStream:
         ]
         return [one for reply in self.wire.batch(commands) for one in _deliveries(reply)] if commands else []
 
-    def wait(self, block_ms: int) -> list[Delivery]:
-        """Block until an entry comes in any lane; Redis wakes a blocked reader with one, whatever COUNT says."""
-        lanes = self.keys.lanes
+    def wait(self, block_ms: int, lanes: Sequence[str] | None = None, count: int = 1) -> list[Delivery]:
+        """Block until an entry comes in any of the lanes (None: both).
+
+        Of each lane at most ``count`` are given if they are there; a reader that was blocked is woken with one.
+        """
+        lanes = self.keys.lanes if lanes is None else lanes
         marks = (">",) * len(lanes)
         reply = self.wire.command(
-            *("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1, "BLOCK", block_ms, "STREAMS", *lanes, *marks)
+            *("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", count, "BLOCK", block_ms, "STREAMS", *lanes, *marks)
         )
         return list(_deliveries(reply))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.operators.operator import Item, current
 from clipfleet.pipeline.engine.incident import incident
+from clipfleet.pipeline.engine.jobs import Jobs
 from clipfleet.pipeline.engine.leash import GivenUp, Leash
 from clipfleet.pipeline.foreign import contained
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
@@ -54,18 +54,17 @@ class Pool:
         self.pump = pump
         self.abandon = abandon
         self.drop = drop
-        self.jobs: queue.SimpleQueue[tuple[EachStage | None, list[Task]] | None] = queue.SimpleQueue()
+        self.jobs: Jobs[tuple[EachStage | None, list[Task]]] = Jobs()
         self.stopping = False
 
     def put(self, stage: EachStage | None, tasks: list[Task]) -> None:
-        """Have these run by ``stage``; or, without one, their groups continued."""
-        self.jobs.put((stage, tasks))
+        """Have these, of one lane, run by ``stage``; or, without one, their groups continued."""
+        self.jobs.put((stage, tasks), tasks[0].work.lane)
 
     def stop(self) -> None:
         """Let every thread end after what it is at."""
         self.stopping = True
-        for _ in range(self.size):
-            self.jobs.put(None)
+        self.jobs.end(self.size)
 
 
 class PoolThread:
