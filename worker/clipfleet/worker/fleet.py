@@ -115,8 +115,8 @@ class Fleet:
                 "same, since until then each serves what it was started with; --replace takes the queue over"
             )
 
-    def renew(self, consumer: str, held: Mapping[str, Sequence[str]]) -> set[str]:
-        """Lengthen leases; returns the stream ids that are the consumer's no longer."""
+    def renew(self, consumer: str, held: Mapping[str, Sequence[str]]) -> set[tuple[str, str]]:
+        """Lengthen leases; returns lane and stream id of what is the consumer's no longer."""
         return self._stream(consumer).renew(held)
 
     def release(self, consumer: str, held: Mapping[str, Mapping[str, int]]) -> None:

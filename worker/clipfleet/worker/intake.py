@@ -165,7 +165,7 @@ class Intake:
             return
         for lane in self._config.keys.lanes:
             mine = self._stream.mine(lane).items()
-            unheard = [(one, deliveries - 1) for one, deliveries in mine if one not in self._context.ledger]
+            unheard = [(one, deliveries - 1) for one, deliveries in mine if (lane, one) not in self._context.ledger]
             if self._stream.hand_back(lane, unheard, idle_ms=self._config.lease_ms):
                 log.warning("handed back %d requests that came in a lost reply", len(unheard))
 
@@ -181,7 +181,7 @@ class Intake:
             cursor=self._cursors[lane],
         )
         self._cursors[lane] = reclaimed.cursor
-        self._accept([one for one in reclaimed.deliveries if one.stream_id not in ledger])
+        self._accept([one for one in reclaimed.deliveries if one.place not in ledger])
         return reclaimed.suspects
 
     # Sorting out --------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ class Process:
                     return
                 if kind == "renewed":
                     at, lost = rest
-                    self._ledger.forget(lost)
+                    self._ledger.forget((lane, one) for lane, one in lost)
                     self._ledger.renewed(at)
             if time.monotonic() >= stats_at:
                 stats_at = time.monotonic() + STATS_EVERY_S
