@@ -63,6 +63,8 @@ class BatcherStats:
         items: items launched.
         wait_s: seconds from enqueue to launch, summed over the items launched.
         max_wait_s: the longest of them.
+        bulk_most: items that a batch of bulk work may hold by what is known now.
+        line: seconds an item and seconds a run, as learnt; None before the first run.
     """
 
     waiting: int
@@ -74,6 +76,8 @@ class BatcherStats:
     items: int
     wait_s: float
     max_wait_s: float
+    bulk_most: int
+    line: tuple[float, float] | None
 
     @property
     def mean_batch(self) -> float:
@@ -232,6 +236,8 @@ class Stage(Generic[T]):
             items=sum(size * count for size, count in self._sizes.items()),
             wait_s=self._wait_s,
             max_wait_s=self._max_wait_s,
+            bulk_most=self.queue.bulk_most,
+            line=self.queue.line(),
         )
 
 

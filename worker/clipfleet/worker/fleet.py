@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
 import time
@@ -167,6 +168,7 @@ class Fleet:
             "items": items,
             "batches": batches,
             "mean_batch": round(items / batches, 3) if batches else 0,
+            "costs": json.dumps({name: stage["cost_ms"] for name, stage in stages.items() if stage["cost_ms"]}),
         }
 
     def _publish_rate(self) -> None:

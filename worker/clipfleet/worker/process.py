@@ -156,6 +156,8 @@ class Process:
                     "batches": sum(stats.sizes.values()),
                     "items": stats.items,
                     "waiting": stats.waiting,
+                    "cost_ms": None if stats.line is None else [round(part * 1000.0, 4) for part in stats.line],
+                    "bulk_most": stats.bulk_most,
                     "reasons": {str(reason): count for reason, count in stats.batches.items()},
                 }
                 for name, stats in stages.items()

@@ -78,6 +78,7 @@ class Engine:
             for pool in self._pools.values()
             for number in range(pool.size)
         ]
+        self._loops.append(self._timed(PoolThread(self._pools[SHARED], 0, express=True), None))
         self._stopped = threading.Event()
         self._watchdog: threading.Thread | None = None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections import deque
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from clipfleet.batching import Lane
@@ -18,16 +20,21 @@ BULK_SHARE = 8
 class Jobs(Generic[T]):
     """Jobs of both lanes, each in order; of each 8 one is bulk's while it has any.
 
-    A job is put into its lane before a token for it into the queue that the threads wait on, and taken after one: so
-    there is a job for whoever has a token, and no lock of ours.
+    A job cannot be interrupted, and a picture takes its time: so that a live one never waits for the threads to be done
+    with bulk jobs, one taker more, the *express*, takes it then.
+
+    A job is put into its lane before a token for it into the queue that the takers wait on, and looked for after one:
+    no lock of ours. Where express and takers have a token for the same job, who comes late waits for another.
     """
 
-    __slots__ = ("_bulk", "_interactive", "_passed", "_tokens")
+    __slots__ = ("_at_bulk", "_bulk", "_express", "_interactive", "_passed", "_tokens")
 
     def __init__(self) -> None:
         self._interactive: deque[T] = deque()
         self._bulk: deque[T] = deque()
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._express: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._at_bulk: set[int] = set()  # threads that have a bulk job
         self._passed = 0  # interactive jobs since the last one of bulk's; threads that race cost a place at the most
 
     def __len__(self) -> int:
@@ -35,23 +42,52 @@ class Jobs(Generic[T]):
 
     def put(self, job: T, lane: Lane) -> None:
         """One more; never blocks."""
-        (self._bulk if lane is Lane.BULK else self._interactive).append(job)
+        if lane is Lane.BULK:
+            self._bulk.append(job)
+        else:
+            self._interactive.append(job)
+            if self._at_bulk:
+                self._express.put(True)
         self._tokens.put(True)
 
     def end(self, takers: int) -> None:
-        """Let so many takers end, after what was put before."""
+        """Let so many takers end, and the express."""
+        self._express.put(False)
         for _ in range(takers):
             self._tokens.put(False)
 
     def get(self) -> T | None:
         """Block until there is a job; None: the taker is to end."""
-        if not self._tokens.get():
+        me = threading.get_ident()
+        self._at_bulk.discard(me)
+        while self._tokens.get():
+            while self._interactive or self._bulk:
+                job = self._taken(me)
+                if job is not None:
+                    return job
+        return None
+
+    def get_express(self) -> T | None:
+        """The same for the express: live jobs that come while a taker is at a bulk one."""
+        while self._express.get():
+            with suppress(IndexError):  # another thread was quicker
+                return self._interactive.popleft()
+        return None
+
+    def _taken(self, me: int) -> T | None:
+        """The next job; None if another thread was quicker, or a live one came meanwhile."""
+        owed = self._passed >= BULK_SHARE - 1
+        if self._bulk and (owed or not self._interactive):
+            self._at_bulk.add(me)  # before looking again: whoever puts a live job either is seen here or sees this
+            with suppress(IndexError):
+                if owed or not self._interactive:
+                    job = self._bulk.popleft()
+                    self._passed = 0
+                    return job
+            self._at_bulk.discard(me)
             return None
-        while True:
-            bulk = bool(self._bulk) and (not self._interactive or self._passed >= BULK_SHARE - 1)
-            try:
-                job = (self._bulk if bulk else self._interactive).popleft()
-            except IndexError:  # another thread was quicker; there is another one for this thread
-                continue
-            self._passed = 0 if bulk or not self._bulk else self._passed + 1
+        with suppress(IndexError):
+            job = self._interactive.popleft()
+            self._passed = self._passed + 1 if self._bulk else 0
             return job
+        return None

@@ -29,7 +29,7 @@ class Pool:
 
     Args:
         name: of the pool.
-        size: how many threads take from it.
+        size: how many threads take from it, the express aside.
         host: who runs the engine.
         advance: takes outcomes of tasks.
         pump: asks a task's source for more rows.
@@ -73,17 +73,19 @@ class PoolThread:
     Args:
         pool: where its jobs come from.
         instance: which of a stage's functions it runs.
+        express: whether it is the thread for live jobs that come while others are at bulk ones.
     """
 
-    def __init__(self, pool: Pool, instance: int) -> None:
+    def __init__(self, pool: Pool, instance: int, *, express: bool = False) -> None:
         self.pool = pool
         self.instance = instance
-        self.name = f"{pool.name or 'prepare'}-{instance}"
+        self.express = express
+        self.name = f"{pool.name or 'prepare'}-{'express' if express else instance}"
         self.leash = Leash()
 
     def again(self) -> PoolThread:
         """Another one in its place."""
-        return PoolThread(self.pool, self.instance)
+        return PoolThread(self.pool, self.instance, express=self.express)
 
     def release(self, tasks: Sequence[Task]) -> None:
         """A step is dropped; a source of rows is left to itself."""
@@ -96,8 +98,9 @@ class PoolThread:
     def run(self) -> None:
         """The thread's loop."""
         pool = self.pool
+        following = pool.jobs.get_express if self.express else pool.jobs.get
         try:
-            while (job := pool.jobs.get()) is not None:
+            while (job := following()) is not None:
                 if pool.stopping:
                     continue
                 stage, tasks = job
