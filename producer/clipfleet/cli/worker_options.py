@@ -48,9 +48,12 @@ BatchSize = Annotated[
     int | None, typer.Option("--max-batch-size", help="Most items of one model call. Default: 64.", show_default=False)
 ]
 Delay = Annotated[
-    float | None,
+    str | None,
     typer.Option(
-        "--max-delay-ms", help="How long the oldest item may wait for company. Default: 10.", show_default=False
+        "--max-delay-ms",
+        metavar="MS|auto",
+        help="How long the oldest item may wait for company; auto: only where it pays. Default: 10.",
+        show_default=False,
     ),
 ]
 BulkBatch = Annotated[

@@ -5,7 +5,8 @@ One owner calls it and passes the time in (seconds of any one monotonic clock). 
 1. when `max_batch_size` items are there (`full`);
 2. when its oldest item is `max_delay` old, counted from its enqueue, and no sibling is worth waiting for (`delay`);
 3. when it is due, waited for siblings, and none came for a whole horizon (`stalled`);
-4. with `max_delay` 0, as soon as anything is there, with all that is there (`idle`).
+4. with `max_delay` 0, as soon as anything is there, with all that is there (`idle`); with `auto` not before siblings
+   for which it pays to wait: all that are there wait for the next one, and a run costs its constant part once less.
 
 A *sibling* is an item that was announced (read for this stage, being decoded) before the first item of the queue
 had left decode. Without the wait for siblings a backlog, all of whose items are overdue, would run one by one as
@@ -59,6 +60,7 @@ class BatchPolicy:
         max_batch_size: most items of one batch, >= 1.
         max_delay_s: seconds that the oldest item may be old before its batch launches; 0 takes what is there.
         bulk_share: of each `bulk_share` places one is bulk's while it has work.
+        auto: with `max_delay_s` 0, whether to wait for siblings where it pays by what was learnt.
         bulk_batch_s: seconds that a batch with bulk items in it may take, > 0; infinity: bulk fills every batch.
 
     Raises:
@@ -69,6 +71,7 @@ class BatchPolicy:
     max_delay_s: float
     bulk_share: int = 8
     bulk_batch_s: float = math.inf
+    auto: bool = False
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 1:
@@ -212,7 +215,7 @@ class BatchQueue(Generic[T]):
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
         line.push(item, enqueued_at, self._upstream.next_ticket)
-        return self._grown(1, enqueued_at, lane) or (left and self._released(now))
+        return self._grown(1, enqueued_at, lane) or ((left or self.policy.auto) and self._released(now))
 
     def add_all(self, items: Sequence[T], *, enqueued_at: float, now: float, lane: Lane = Lane.INTERACTIVE) -> bool:
         """Queue items of one age and without tickets (`retract` those first, if there are any); see `add`."""
@@ -223,7 +226,7 @@ class BatchQueue(Generic[T]):
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
         line.push_all(items, enqueued_at, self._upstream.next_ticket)
-        return self._grown(len(items), enqueued_at, lane)
+        return self._grown(len(items), enqueued_at, lane) or (self.policy.auto and self._released(now))
 
     def next_batch(self, now: float, *, device_free: bool = True) -> Launch | Wait:
         """What to do at `now`. Changes nothing: `take` gives the batch.
@@ -237,11 +240,26 @@ class BatchQueue(Generic[T]):
         if self._full:
             return Launch(Reason.FULL)
         if not self.policy.max_delay_s:
-            return Launch(Reason.IDLE)
+            return self._at_once(now)
         due = self._oldest + self.policy.max_delay_s
         if now < due:
             return Wait(due)
         return self._overdue(now, due) if self._expecting(now) else Launch(Reason.DELAY)
+
+    def _at_once(self, now: float) -> Launch | Wait:
+        """What to do where nobody is to wait: launch, unless waiting costs less than it saves."""
+        # A free device that runs what is there is never slower than one that waits for what may come. But those that
+        # were read together come out of decode one by one, and each would be a run of its own.
+        if self.policy.auto and self._pays() and self._expecting(now):
+            give_up = self._progress_at + 2 * (self._upstream.gap_s or 0.0)
+            if now < give_up:
+                return Wait(give_up)
+        return Launch(Reason.IDLE)
+
+    def _pays(self) -> bool:
+        """Whether one more item saves more than it costs those that are there: its coming, and its part of the run."""
+        gap, line = self._upstream.gap_s, self._cost.line()
+        return gap is not None and line is not None and self._count * (gap + line[0]) <= line[1]
 
     def _overdue(self, now: float, due: float) -> Launch | Wait:
         """What to do while the oldest item is due and siblings are expected."""
@@ -313,8 +331,8 @@ class BatchQueue(Generic[T]):
         return upstream.any_below(self._barrier)
 
     def _released(self, now: float) -> bool:
-        """Whether the queue is due and expects no sibling."""
-        return bool(self._count) and now >= self._oldest + self.policy.max_delay_s and not self._expecting(now)
+        """Whether there is a batch to launch."""
+        return isinstance(self.next_batch(now), Launch)
 
     def _leave(self, tickets: Iterable[int], now: float) -> bool:
         """Announced items left decode, for this queue or for nowhere; False if all of them had left before."""

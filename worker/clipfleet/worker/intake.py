@@ -270,7 +270,7 @@ class Intake:
     def _enqueued_at(self, entry: Entry) -> float:
         """When its age began, by the monotonic clock: at most ``max_delay`` ago, since older is no more overdue."""
         age_ms = self._context.clock.now_ms() - entry.enqueued_ms
-        return entry.read_at - min(max(age_ms, 0.0), self._config.max_delay_ms) / 1000.0
+        return entry.read_at - min(max(age_ms, 0.0), self._config.most_delay_ms) / 1000.0
 
     def _storable(self, works: list[Work]) -> list[Work]:
         """Leave works for a full store in the queue, resting a while: embeddings must not wait behind them.
