@@ -83,6 +83,51 @@ def test_bulk_has_its_share_and_no_more_beside_interactive(
     assert len(order) - order[::-1].index("live") <= 448 + 448 / 7 + 128
 
 
+def test_a_live_request_is_read_decoded_and_run_before_the_bulk_work_that_a_worker_holds(
+    redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # Given a worker that is held in its first call and has taken all the bulk work that it may
+    worker = start_worker(hooks="support.hooks:Barrier", max_batch_size=16)
+    worker.hold("call")
+    inbox = keys.inbox("test.order")
+    bulk = [Request(f"bulk{i}", "embed_text", {"text": f"bulk {i}"}, reply_to=inbox) for i in range(100)]
+    admit(redis_client, keys, bulk, lane="bulk", ttl_ms=600_000)
+    worker.reached("call")
+    wait_until(lambda: redis_client.xpending(keys.lanes[1], "workers")["pending"] == 32, 20, "two batches held")
+    # When a live request comes
+    worker.hold("prepare")
+    admit(redis_client, keys, [Request("live", "embed_text", {"text": "live"}, reply_to=inbox)])
+    # Then it is read although there is no room for bulk, and decoded while the device is busy
+    worker.reached("prepare")
+    worker.release("prepare")
+    worker.release("call")
+    wait_until(lambda: redis_client.llen(inbox) == 101, 30, "all answers")
+    order = [decode_result(raw).id for raw in redis_client.lrange(inbox, 0, -1)]
+    # and of the hundred before it, the one that ran already is answered first (and one that began in that very moment)
+    assert order.index("live") <= 3
+
+
+def test_what_has_one_id_in_both_lanes_is_two_requests(
+    redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    # Given two requests that entered their lanes in one millisecond, and a worker that holds both
+    worker = start_worker(hooks="support.hooks:Barrier")
+    worker.hold("prepare")
+    seconds, micros = redis_client.time()
+    at = f"{seconds * 1000 + micros // 1000}-0"
+    live, bulk = Request("one", "echo", {"data": 1}), Request("two", "embed_text", {"text": "two"})
+    redis_client.xadd(keys.lanes[1], {"m": bulk.encode()}, id=at)
+    worker.reached("prepare")
+    redis_client.xadd(keys.lanes[0], {"m": live.encode()}, id=at)
+    # When one of them is settled
+    results(redis_client, keys, ["one"])
+    wait_until(lambda: not redis_client.xlen(keys.lanes[0]), 10, "one is settled")
+    # Then the other one is still its worker's to answer, and is not found forgotten by a look for lost replies
+    worker.release("prepare")
+    assert decode_result(results(redis_client, keys, ["two"])["two"][0]).ok
+    assert "handed back" not in worker.log
+
+
 def test_what_expired_or_was_cancelled_is_not_run(
     redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
 ) -> None:

@@ -35,6 +35,14 @@ def test_given_environment_and_flags_when_built_then_flags_win():
     assert (config.milvus_uri, config.milvus_token) == ("http://milvus:19530", "secret")
 
 
+def test_given_a_delay_as_a_number_or_as_auto_when_built_then_it_is_one_or_the_other():
+    assert configured({"CLIPFLEET_MAX_DELAY_MS": "auto"}).max_delay_ms == "auto"
+    assert configured({"CLIPFLEET_MAX_DELAY_MS": "5"}, max_delay_ms="auto").most_delay_ms == 0.0
+    assert configured({"CLIPFLEET_MAX_DELAY_MS": "auto"}, max_delay_ms="7.5").most_delay_ms == 7.5
+    config = configured({}, max_delay_ms="auto", bulk_batch_ms=50.0)
+    assert WorkerConfig.of_message(config.to_message()) == config
+
+
 def test_given_nested_roots_when_built_then_they_are_directories_by_name(tmp_path):
     config = configured({"CLIPFLEET_ALLOW_ROOTS__PHOTOS": str(tmp_path)})
     assert config.allow_roots == {"photos": tmp_path.resolve()}
@@ -46,6 +54,10 @@ def test_given_nested_roots_when_built_then_they_are_directories_by_name(tmp_pat
         ({"CLIPFLEET_CAPACITY": "many"}, {}, "CLIPFLEET_CAPACITY"),
         ({"CLIPFLEET_ALLOW_URLS": "perhaps"}, {}, "CLIPFLEET_ALLOW_URLS"),
         ({}, {"max_batch_size": 0}, "max_batch_size"),
+        ({}, {"bulk_batch_ms": 0.0}, "bulk_batch_ms"),
+        ({}, {"max_delay_ms": "soon"}, "--max-delay-ms cannot be 'soon'"),
+        ({}, {"max_delay_ms": "nan"}, "max_delay_ms must be 0 to 60000"),
+        ({"CLIPFLEET_MAX_DELAY_MS": "autos"}, {}, "CLIPFLEET_MAX_DELAY_MS cannot be 'autos'"),
         ({"CLIPFLEET_PROCESSES": "0"}, {}, "processes must be 1 to 256"),
     ],
 )

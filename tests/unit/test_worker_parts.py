@@ -24,10 +24,17 @@ KEYS = QueueKeys("clip")
 LANE = KEYS.lanes[0]
 
 
-def entry(stream_id: str = "1000-0", *, payload: bytes | None = None, read_at: float = 0.0, **fields: bytes) -> Entry:
+def entry(
+    stream_id: str = "1000-0",
+    *,
+    payload: bytes | None = None,
+    read_at: float = 0.0,
+    lane: str = LANE,
+    **fields: bytes,
+) -> Entry:
     m = Request("a", "echo", {"data": 1}).encode() if payload is None else payload
     raw = {b"m": m, **{name.encode(): value for name, value in fields.items()}}
-    return open_entry(LANE, stream_id, raw, KEYS, deliveries=1, read_at=read_at, max_bytes=10**6)
+    return open_entry(lane, stream_id, raw, KEYS, deliveries=1, read_at=read_at, max_bytes=10**6)
 
 
 # Entries -------------------------------------------------------------------------------------------------------------
@@ -160,6 +167,21 @@ def test_the_ledger_reports_before_it_holds_and_after_it_lets_go() -> None:
     assert said == [(2, 0), (0, 2), (0, 0)]
 
 
+def test_what_has_one_id_in_both_lanes_is_held_twice() -> None:
+    gone: list[list[Entry]] = []
+    ledger = Ledger(10.0, lambda _, removed: gone.append(removed))
+    live, bulk = entry("1-0"), entry("1-0", lane=KEYS.lanes[1])
+    ledger.add([live, bulk])
+    assert (len(ledger), ledger.active_in(KEYS.lanes[0]), ledger.active_in(KEYS.lanes[1])) == (2, 1, 1)
+    ledger.to_store([bulk])
+    ledger.to_store([bulk])
+    assert (ledger.active, ledger.active_in(KEYS.lanes[0]), ledger.active_in(KEYS.lanes[1])) == (1, 1, 0)
+    ledger.remove([live])
+    assert (live.place in ledger, bulk.place in ledger) == (False, True)
+    ledger.forget([bulk.place])
+    assert (len(ledger), gone) == (0, [[], [live], [bulk]])
+
+
 def test_waiting_for_room_ends_when_there_is_some() -> None:
     ledger = Ledger(10.0, lambda _a, _r: None)
     one = entry("1-0")
@@ -197,7 +219,14 @@ def test_the_servers_clock_is_followed_with_half_the_round_trip() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"max_batch_size": 0}, {"max_delay_ms": -1}, {"capacity": 0}, {"bulk_capacity": -1}, {"lease_ms": 1}),
+        *(
+            {"max_batch_size": 0},
+            {"max_delay_ms": -1},
+            {"bulk_batch_ms": 0},
+            {"capacity": 0},
+            {"bulk_capacity": -1},
+            {"lease_ms": 1},
+        ),
         *({"max_request_bytes": 0}, {"max_queue_bytes": 0}, {"processes": 0}, {"threads": 0}, {"decode_threads": -1}),
     ],
 )

@@ -30,7 +30,7 @@ def build(settings: Settings, flags: Mapping[str, Any]) -> WorkerConfig:
     for field in dataclasses.fields(WorkerConfig):
         raw = settings.environment.get(field.name)
         if raw is not None and field.name not in _FROM_SETTINGS:
-            values[field.name] = _parse(field.name, raw, str(field.type))
+            values[field.name] = _parse(f"CLIPFLEET_{field.name.upper()}", raw, str(field.type))
     # CLIPFLEET_ALLOW_ROOTS__photos=/data/photos
     nested = [
         f"{name.partition('__')[2]}={value}"
@@ -40,6 +40,10 @@ def build(settings: Settings, flags: Mapping[str, Any]) -> WorkerConfig:
     if nested:
         values["allow_roots"] = parse_roots(nested)
     values |= {name: value for name, value in flags.items() if value is not None}
+    delay = flags.get("max_delay_ms")
+    if isinstance(delay, str):  # the one flag that is a number or a word
+        kind = str(WorkerConfig.__dataclass_fields__["max_delay_ms"].type)
+        values["max_delay_ms"] = _parse("--max-delay-ms", delay, kind)
     if values.get("processes") == 0:
         raise CliError("processes must be 1 to 256, not 0", exit_code=Exit.USAGE)
     try:
@@ -110,8 +114,10 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def _parse(name: str, raw: str, annotation: str) -> Any:
+    if repr(raw) in annotation:  # a word of a Literal
+        return raw
     parser = _PARSERS[annotation.split(maxsplit=1)[0]]
     try:
         return parser(raw)
     except ValueError:
-        raise CliError(f"CLIPFLEET_{name.upper()} cannot be {raw!r}", exit_code=Exit.USAGE) from None
+        raise CliError(f"{name} cannot be {raw!r}", exit_code=Exit.USAGE) from None

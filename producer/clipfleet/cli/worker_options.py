@@ -11,6 +11,7 @@ HANDED_ON: Final = {
     "model": "--model",
     "max_batch_size": "--max-batch-size",
     "max_delay_ms": "--max-delay-ms",
+    "bulk_batch_ms": "--bulk-batch-ms",
     "capacity": "--capacity",
     "processes": "--processes",
     "devices": "--devices",
@@ -47,9 +48,20 @@ BatchSize = Annotated[
     int | None, typer.Option("--max-batch-size", help="Most items of one model call. Default: 64.", show_default=False)
 ]
 Delay = Annotated[
+    str | None,
+    typer.Option(
+        "--max-delay-ms",
+        metavar="MS|auto",
+        help="How long the oldest item may wait for company; auto: only where it pays. Default: 10.",
+        show_default=False,
+    ),
+]
+BulkBatch = Annotated[
     float | None,
     typer.Option(
-        "--max-delay-ms", help="How long the oldest item may wait for company. Default: 10.", show_default=False
+        "--bulk-batch-ms",
+        help="How long a batch of bulk requests may take: live queries wait for one at most. Default: 100.",
+        show_default=False,
     ),
 ]
 Capacity = Annotated[

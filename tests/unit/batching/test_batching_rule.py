@@ -155,15 +155,6 @@ def test_given_few_interactive_items_then_bulk_fills_the_rest_and_interactive_go
     assert queue.take().items == [100, 0, 1, 2, 3, 4, 5, 6]
 
 
-def test_given_interactive_work_here_and_older_bulk_work_there_then_interactive_is_more_pressing() -> None:
-    interactive, bulk = queue_of(), queue_of()
-    assert interactive.urgency(0.0) == -math.inf
-    interactive.add(1, enqueued_at=9.0, now=9.0)
-    bulk.add(1, enqueued_at=3.0, now=3.0, lane=Lane.BULK)
-    assert interactive.urgency(10.0) > bulk.urgency(10.0)
-    assert interactive.urgency(10.0) < bulk.urgency(12.0), "bulk must not starve"
-
-
 # The cost model ---------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +209,7 @@ class RuleMachine(RuleBasedStateMachine):
         self.queue = queue_of(5, share=3, run=70 * STEP)
         self.lanes: dict[Lane, deque[tuple[int, float, set[int]]]] = {Lane.INTERACTIVE: deque(), Lane.BULK: deque()}
         self.tickets: set[int] = set()
+        self.live: set[int] = set()
         self.added = 0
 
     @property
@@ -228,11 +220,12 @@ class RuleMachine(RuleBasedStateMachine):
     def time_passes(self, steps: int) -> None:
         self.now += steps * STEP
 
-    @rule(n=st.integers(1, 6))
-    def announce(self, n: int) -> None:
-        tickets = self.queue.announce(n, now=self.now)
+    @rule(n=st.integers(1, 6), lane=st.sampled_from(Lane))
+    def announce(self, n: int, lane: Lane) -> None:
+        tickets = self.queue.announce(n, now=self.now, lane=lane)
         assert not self.tickets & set(tickets)
         self.tickets |= set(tickets)
+        self.live |= set(tickets) if lane is Lane.INTERACTIVE else set()
 
     @precondition(lambda self: self.tickets)
     @rule(data=st.data())
@@ -311,6 +304,8 @@ class RuleMachine(RuleBasedStateMachine):
             assert decision == Wait(due), "the deadline counts from the oldest item"
             return
         siblings = min(self.waiting)[2] & self.tickets
+        if any(at + DELAY <= self.now for _, at, _ in self.lanes[Lane.INTERACTIVE]):
+            siblings &= self.live
         if not siblings:
             assert decision == Launch(Reason.DELAY)
         elif isinstance(decision, Wait):

@@ -6,8 +6,8 @@ from clipfleet.batching.batcher import Batcher, BatcherGroup
 from clipfleet.batching.cost import RunCost
 from clipfleet.batching.decorator import Batched, batched
 from clipfleet.batching.errors import BatchingError, Closed, Full, FunctionFailed, WrongCount
-from clipfleet.batching.line import Taken
-from clipfleet.batching.rule import BatchPolicy, BatchQueue, Lane, Launch, Reason, Wait
+from clipfleet.batching.line import Lane, Taken
+from clipfleet.batching.rule import BatchPolicy, BatchQueue, Launch, Reason, Wait
 from clipfleet.batching.stage import Batch, BatcherStats
 
 __all__ = [

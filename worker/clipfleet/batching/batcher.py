@@ -12,11 +12,13 @@ import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clipfleet.batching.errors import Closed, Full
-from clipfleet.batching.rule import BatchPolicy, Lane
+from clipfleet.batching.line import Lane
 from clipfleet.batching.stage import Batch, BatcherStats, Monitor, Stage, take_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from clipfleet.batching.rule import BatchPolicy
 
 T = TypeVar("T")
 
@@ -68,10 +70,10 @@ class Batcher(Generic[T]):
 
     # Upstream -----------------------------------------------------------------------------------------------------
 
-    def announce(self, n: int = 1) -> range:
+    def announce(self, n: int = 1, *, lane: Lane = Lane.INTERACTIVE) -> range:
         """Tell that `n` items were read for this stage and are being decoded; one ticket for each, in order."""
         with self._lock:
-            return self._stage.queue.announce(n, now=time.monotonic())
+            return self._stage.queue.announce(n, now=time.monotonic(), lane=lane)
 
     def retract(self, *tickets: int) -> None:
         """Announced items will not come (rejected, expired, cancelled); tickets already spent are ignored."""
@@ -196,7 +198,7 @@ class Batcher(Generic[T]):
     def record_run(self, n: int, seconds: float) -> None:
         """Tell the cost model that the device took `seconds` for `n` items."""
         with self._lock:
-            self._stage.queue.record_run(n, seconds)
+            self._stage.record_run(n, seconds)
 
     def estimate(self, n: int) -> float | None:
         """Seconds that a run of `n` items is expected to take; None before the first."""
@@ -230,10 +232,10 @@ class Batcher(Generic[T]):
 
 
 class BatcherGroup:
-    """The stages of one device: one thread takes for all of them, the most pressing first.
+    """The stages of one device: one thread takes for all of them.
 
-    Among the stages that have a batch due it takes the one whose oldest item is the oldest, where a bulk item's age
-    counts `1 / bulk_share`: interactive work of one stage goes before bulk work of another, which never starves.
+    Interactive work of one stage goes before bulk work of another, the oldest first; bulk work that is passed over so
+    is owed its share of the device's time (`1 / bulk_share`), and goes first when that makes a batch.
     """
 
     def __init__(self) -> None:

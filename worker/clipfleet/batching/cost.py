@@ -7,6 +7,9 @@ import math
 FORGET = 0.95  # weight of the past at each new run: about the last 20 runs count
 WARM_UP_RUNS = 5
 OUTLIER = 4.0
+GROWTH = 2  # a run is never sized beyond so many times the largest of late, whatever the line promises
+VARIED = 0.06  # variance of the sizes over their mean square from which on the shape of the line is believed
+WORTH = 9 / 8  # where one item alone takes too long, as many run as lengthen it by no more than this
 
 
 class RunCost:
@@ -19,10 +22,12 @@ class RunCost:
     and taken as 0: an estimate too low makes a batch wait too little, one too high would make callers wait.
     """
 
-    __slots__ = ("_n", "_nn", "_nt", "_runs", "_t", "_weight")
+    __slots__ = ("_largest", "_n", "_nn", "_nt", "_ratio", "_runs", "_t", "_weight")
 
     def __init__(self) -> None:
         self._runs = 0
+        self._largest = 0.0  # of the last runs' sizes
+        self._ratio: float | None = None  # how many items cost as much as a run itself; None: not known yet
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -44,11 +49,15 @@ class RunCost:
             elif self._runs >= WARM_UP_RUNS:
                 seconds = min(seconds, expected * OUTLIER)
         self._runs += 1
+        self._largest = max(self._largest * FORGET, n)
         self._weight = self._weight * FORGET + 1
         self._n = self._n * FORGET + n
         self._nn = self._nn * FORGET + n * n
         self._t = self._t * FORGET + seconds
         self._nt = self._nt * FORGET + n * seconds
+        if self._weight * self._nn - self._n * self._n >= VARIED * self._weight * self._nn:
+            slope, constant = self.line() or (0.0, 0.0)
+            self._ratio = constant / slope if slope > 0 else math.inf
 
     def line(self) -> tuple[float, float] | None:
         """`(a, b)`: seconds an item and seconds a run; None before the first run."""
@@ -71,3 +80,28 @@ class RunCost:
         """Seconds that a run of `n` items is expected to take; None before the first run."""
         line = self.line()
         return None if line is None else line[0] * n + line[1]
+
+    def most(self, seconds: float, ceiling: int) -> int:
+        """The most items, 1 to `ceiling`, whose run is expected to take at most `seconds`.
+
+        Where `estimate` may be too low, this must not be, and what it says decides which sizes are seen. So the shape
+        of the line is taken from runs of different sizes, and kept while they are alike; until there are such runs,
+        time is taken to grow in proportion to the items, which it never outgrows. 1 before the first run, then at most
+        twice the largest of late; 2 are tried once, since from one size nothing is learnt.
+
+        Where one item alone takes longer than `seconds`, fewer would hardly be quicker and much dearer: then it is the
+        most that lengthen that by an eighth.
+        """
+        if not self._weight:
+            return 1
+        ceiling = min(ceiling, max(1, int(GROWTH * self._largest)))
+        ratio = 0.0 if self._ratio is None else self._ratio
+        if ratio == math.inf:
+            return ceiling
+        slope = self._t / (self._n + ratio * self._weight)
+        constant = ratio * slope
+        seconds = max(seconds, (slope + constant) * WORTH)
+        if slope * ceiling + constant <= seconds:
+            return ceiling
+        fitting = max(1, int((seconds - constant) / slope * (1 + 1e-9)))
+        return max(2, fitting) if self._ratio is None else fitting

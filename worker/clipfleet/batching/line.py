@@ -1,15 +1,24 @@
-"""Inside the batch rule: the items of one lane, in order of arrival."""
+"""Inside the batch rule: the lanes, and the items of one of them in order of arrival."""
 
 from __future__ import annotations
 
 from collections import deque
+from enum import StrEnum
 from itertools import repeat
+from math import inf
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 T = TypeVar("T")
+
+
+class Lane(StrEnum):
+    """Whose items go first."""
+
+    INTERACTIVE = "interactive"
+    BULK = "bulk"
 
 
 class Taken(NamedTuple, Generic[T]):
@@ -35,6 +44,11 @@ class Line(Generic[T]):
         self.barriers: deque[int] = deque()
         self.minima: deque[tuple[float, int]] = deque()
         self._pushed = self._pulled = 0
+
+    @property
+    def oldest_at(self) -> float:
+        """The smallest `enqueued_at`; infinity when there is nothing."""
+        return self.minima[0][0] if self.minima else inf
 
     def push(self, item: T, enqueued_at: float, barrier: int) -> None:
         """One item at the end."""

@@ -5,13 +5,23 @@ One owner calls it and passes the time in (seconds of any one monotonic clock). 
 1. when `max_batch_size` items are there (`full`);
 2. when its oldest item is `max_delay` old, counted from its enqueue, and no sibling is worth waiting for (`delay`);
 3. when it is due, waited for siblings, and none came for a whole horizon (`stalled`);
-4. with `max_delay` 0, as soon as anything is there, with all that is there (`idle`).
+4. with `max_delay` 0, as soon as anything is there, with all that is there (`idle`); with `auto` not before siblings
+   for which it pays to wait: all that are there wait for the next one, and a run costs its constant part once less.
 
 A *sibling* is an item that was announced (read for this stage, being decoded) before the first item of the queue
 had left decode. Without the wait for siblings a backlog, all of whose items are overdue, would run one by one as
 each leaves decode. Later readings do not count, so a steady trickle cannot stretch the wait for ever, and only the
 arrival of a sibling renews it, so one that hangs costs at most one horizon. The horizon is one full run of the
-model or `max_delay`, whichever is longer: a sibling that comes later than that is better off in the next batch.
+model or `max_delay`, whichever is longer: a sibling that comes later than that is better off in the next batch. An
+interactive item that is due waits for interactive siblings alone.
+
+With `bulk_batch_s` the lanes are told apart, so that a live query waits for one bulk batch at the most:
+
+- bulk items run as many at a time as take so long by the learnt cost, less a part in `bulk_share`, and that many are a
+  full batch;
+- interactive items that are due run in a batch of their own, in which bulk has its share (one place in `bulk_share`),
+  and beyond it only what lengthens the run by that part: so both waits together are no more than `bulk_batch_s`;
+- those that are not due yet ride along with a bulk batch that is full.
 """
 
 from __future__ import annotations
@@ -22,21 +32,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from clipfleet.batching.cost import RunCost
-from clipfleet.batching.line import Line, Taken
+from clipfleet.batching.line import Lane, Line, Taken
+from clipfleet.batching.share import BulkShare
+from clipfleet.batching.upstream import Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 T = TypeVar("T")
-
-GAP_WEIGHT = 0.1  # of a new sample in the moving average of the time between two arrivals from upstream
-
-
-class Lane(StrEnum):
-    """Whose items go first."""
-
-    INTERACTIVE = "interactive"
-    BULK = "bulk"
 
 
 class Reason(StrEnum):
@@ -57,6 +60,8 @@ class BatchPolicy:
         max_batch_size: most items of one batch, >= 1.
         max_delay_s: seconds that the oldest item may be old before its batch launches; 0 takes what is there.
         bulk_share: of each `bulk_share` places one is bulk's while it has work.
+        auto: with `max_delay_s` 0, whether to wait for siblings where it pays by what was learnt.
+        bulk_batch_s: seconds that a batch with bulk items in it may take, > 0; infinity: bulk fills every batch.
 
     Raises:
         ValueError: a field is out of its range.
@@ -65,6 +70,8 @@ class BatchPolicy:
     max_batch_size: int
     max_delay_s: float
     bulk_share: int = 8
+    bulk_batch_s: float = math.inf
+    auto: bool = False
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 1:
@@ -73,6 +80,8 @@ class BatchPolicy:
             raise ValueError(f"max_delay must be 0 or more seconds, not {self.max_delay_s}")
         if self.bulk_share < 1:
             raise ValueError(f"bulk_share must be at least 1, not {self.bulk_share}")
+        if not self.bulk_batch_s > 0:
+            raise ValueError(f"bulk_batch_s must be more than 0 seconds, not {self.bulk_batch_s}")
 
 
 class Launch(NamedTuple):
@@ -98,15 +107,14 @@ class BatchQueue(Generic[T]):
         self._bulk: Line[T] = Line()
         self._count = 0
         self._oldest = math.inf
-        self._credit = 0  # of the bulk lane, in 1 / bulk_share of a place
-        self._upstream: set[int] = set()
-        self._next_ticket = 0
-        self._lowest_ticket = 0  # none below it is upstream any more
+        self._share = BulkShare(policy.bulk_share)
+        self._told_apart = policy.bulk_batch_s < math.inf
+        self._part_s = policy.bulk_batch_s / policy.bulk_share
+        self._bulk_s = policy.bulk_batch_s - (self._part_s if policy.bulk_share > 1 else 0.0)
+        self._bulk_most = 1 if self._told_apart else policy.max_batch_size
+        self._upstream = Upstream()
         self._barrier = 0  # siblings are the tickets below it
         self._progress_at = -math.inf  # when the last sibling left decode
-        self._left_at = -math.inf  # when the last announced item did
-        self._gap_from = 0.0
-        self._gap: float | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -122,9 +130,23 @@ class BatchQueue(Generic[T]):
         return self._oldest
 
     @property
+    def interactive_at(self) -> float:
+        """The smallest `enqueued_at` of the interactive items that wait; infinity when there are none."""
+        return self._interactive.oldest_at
+
+    @property
+    def bulk_most(self) -> int:
+        """How many items a batch of bulk items alone holds at most, by what is known now."""
+        return self._bulk_most
+
+    def is_due(self, now: float) -> bool:
+        """Whether an interactive item that waits is `max_delay` old."""
+        return self._interactive.oldest_at + self.policy.max_delay_s <= now
+
+    @property
     def expected_gap_s(self) -> float | None:
         """Seconds between two arrivals from a busy upstream (moving average); None before the first."""
-        return self._gap
+        return self._upstream.gap_s
 
     @property
     def horizon_s(self) -> float:
@@ -135,21 +157,28 @@ class BatchQueue(Generic[T]):
         """Seconds that a run of `n` items is expected to take; None before the first."""
         return self._cost.estimate(n)
 
-    def record_run(self, n: int, seconds: float) -> None:
-        """Tell that a run of `n` items took `seconds`."""
+    def line(self) -> tuple[float, float] | None:
+        """What was learnt: seconds an item and seconds a run; None before the first run."""
+        return self._cost.line()
+
+    def record_run(self, n: int, seconds: float) -> bool:
+        """Tell that a run of `n` items took `seconds`.
+
+        Returns:
+            Whether `next_batch` may now launch earlier than it last said.
+        """
         self._cost.observe(n, seconds)
         run = self._cost.estimate(self.policy.max_batch_size)
         if run is not None:
             self._horizon = max(run, self.policy.max_delay_s)
+        if not self._told_apart:
+            return False
+        before, self._bulk_most = self._bulk_most, self._cost.most(self._bulk_s, self.policy.max_batch_size)
+        return self._bulk_most < before and self._full
 
-    def announce(self, n: int = 1, *, now: float) -> range:
+    def announce(self, n: int = 1, *, now: float, lane: Lane = Lane.INTERACTIVE) -> range:
         """Tell that `n` items were read for this stage and are on their way; one ticket for each."""
-        if not self._upstream:
-            self._gap_from = now
-        tickets = range(self._next_ticket, self._next_ticket + n)
-        self._next_ticket = tickets.stop
-        self._upstream.update(tickets)
-        return tickets
+        return self._upstream.announce(n, now, lane)
 
     def retract(self, *tickets: int, now: float) -> bool:
         """Announced items will not come. Tickets that are spent already are ignored.
@@ -182,22 +211,22 @@ class BatchQueue(Generic[T]):
         """
         left = ticket is not None and self._leave((ticket,), now)
         if not self._count:
-            self._barrier = self._next_ticket
+            self._barrier = self._upstream.next_ticket
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
-        line.push(item, enqueued_at, self._next_ticket)
-        return self._grown(1, enqueued_at) or (left and self._released(now))
+        line.push(item, enqueued_at, self._upstream.next_ticket)
+        return self._grown(1, enqueued_at, lane) or ((left or self.policy.auto) and self._released(now))
 
     def add_all(self, items: Sequence[T], *, enqueued_at: float, now: float, lane: Lane = Lane.INTERACTIVE) -> bool:
         """Queue items of one age and without tickets (`retract` those first, if there are any); see `add`."""
         if not items:
             return False
         if not self._count:
-            self._barrier = self._next_ticket
+            self._barrier = self._upstream.next_ticket
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
-        line.push_all(items, enqueued_at, self._next_ticket)
-        return self._grown(len(items), enqueued_at)
+        line.push_all(items, enqueued_at, self._upstream.next_ticket)
+        return self._grown(len(items), enqueued_at, lane) or (self.policy.auto and self._released(now))
 
     def next_batch(self, now: float, *, device_free: bool = True) -> Launch | Wait:
         """What to do at `now`. Changes nothing: `take` gives the batch.
@@ -208,96 +237,106 @@ class BatchQueue(Generic[T]):
         """
         if not self._count or not device_free:
             return Wait(None)
-        if self._count >= self.policy.max_batch_size:
+        if self._full:
             return Launch(Reason.FULL)
         if not self.policy.max_delay_s:
-            return Launch(Reason.IDLE)
+            return self._at_once(now)
         due = self._oldest + self.policy.max_delay_s
         if now < due:
             return Wait(due)
-        if not self._expecting():
-            return Launch(Reason.DELAY)
-        give_up = max(self._progress_at, due) + self._horizon
-        return Wait(give_up) if now < give_up else Launch(Reason.STALLED)
+        return self._overdue(now, due) if self._expecting(now) else Launch(Reason.DELAY)
 
-    def take(self) -> Taken[T]:
+    def _at_once(self, now: float) -> Launch | Wait:
+        """What to do where nobody is to wait: launch, unless waiting costs less than it saves."""
+        # A free device that runs what is there is never slower than one that waits for what may come. But those that
+        # were read together come out of decode one by one, and each would be a run of its own.
+        if self.policy.auto and self._pays() and self._expecting(now):
+            give_up = self._progress_at + 2 * (self._upstream.gap_s or 0.0)
+            if now < give_up:
+                return Wait(give_up)
+        return Launch(Reason.IDLE)
+
+    def _pays(self) -> bool:
+        """Whether one more item saves more than it costs those that are there: its coming, and its part of the run."""
+        gap, line = self._upstream.gap_s, self._cost.line()
+        return gap is not None and line is not None and self._count * (gap + line[0]) <= line[1]
+
+    def _overdue(self, now: float, due: float) -> Launch | Wait:
+        """What to do while the oldest item is due and siblings are expected."""
+        give_up = max(self._progress_at, due) + self._horizon
+        if now >= give_up:
+            return Launch(Reason.STALLED)
+        # Bulk items may wait for their siblings, and an interactive one come to its time meanwhile.
+        next_due = self._interactive.oldest_at + self.policy.max_delay_s
+        return Wait(min(give_up, next_due) if now < next_due else give_up)
+
+    def take(self, now: float = math.inf) -> Taken[T]:
         """Remove and return the next batch, at most `max_batch_size` items, interactive ones first."""
-        interactive, bulk = self._places()
+        interactive, bulk = self._places(now)
         taken = self._interactive.pull(interactive)
         if bulk:
             more = self._bulk.pull(bulk)
             taken = Taken(taken.items + more.items, taken.enqueued_at + more.enqueued_at)
         self._count -= interactive + bulk
         lines = [line for line in (self._interactive, self._bulk) if line.items]
-        self._oldest = min((line.minima[0][0] for line in lines), default=math.inf)
+        self._oldest = min((line.oldest_at for line in lines), default=math.inf)
         self._barrier = min((line.barriers[0] for line in lines), default=0)
         # Which of the past arrivals were siblings of the new first item is not kept; the last one stands for them.
-        self._progress_at = max(self._progress_at, self._left_at)
+        self._progress_at = max(self._progress_at, self._upstream.left_at)
         return taken
 
-    def urgency(self, now: float) -> float:
-        """How pressing the stage is, in seconds, to choose among stages that share a device.
-
-        The age of its oldest interactive item or `1 / bulk_share` of that of its oldest bulk item: interactive work
-        of one stage goes before bulk work of another, and bulk never starves since its age keeps growing.
-        """
-        urgency = -math.inf
-        if self._interactive.items:
-            urgency = now - self._interactive.minima[0][0]
-        if self._bulk.items:
-            urgency = max(urgency, (now - self._bulk.minima[0][0]) / self.policy.bulk_share)
-        return urgency
-
-    def _places(self) -> tuple[int, int]:
-        """How many interactive and how many bulk items the next batch holds.
-
-        With less than `bulk_share` places in a batch the lane saves its credit up over several batches.
-        """
+    def _places(self, now: float) -> tuple[int, int]:
+        """How many interactive and how many bulk items the next batch holds."""
         interactive, bulk = len(self._interactive.items), len(self._bulk.items)
         size = self.policy.max_batch_size
-        if interactive + bulk <= size:
-            self._credit = 0
-            return interactive, bulk
-        if not bulk:
-            return size, 0
-        self._credit += size
-        due = min(bulk, self._credit // self.policy.bulk_share)
-        interactive = min(interactive, size - due)
-        given = size - interactive
-        self._credit = 0 if given == bulk else max(0, self._credit - given * self.policy.bulk_share)
-        return interactive, given
+        if not interactive:
+            size = free = self._bulk_most
+        elif bulk and self._told_apart:
+            free = self._fill(min(interactive, size), now)
+        else:
+            free = size - min(interactive, size)
+        return self._share.split(interactive, bulk, size, free)
 
-    def _grown(self, count: int, enqueued_at: float) -> bool:
+    def _fill(self, interactive: int, now: float) -> int:
+        """How many bulk items may run with so many interactive ones, whatever their share is."""
+        if self.is_due(now):
+            alone = self._cost.estimate(interactive) or 0.0
+            most = self._cost.most(alone + self._part_s, self.policy.max_batch_size)
+        else:
+            most = self._bulk_most
+        return max(0, most - interactive)
+
+    @property
+    def _full(self) -> bool:
+        """Whether more items would not come into the next batch."""
+        return self._count >= self.policy.max_batch_size or len(self._bulk.items) >= self._bulk_most
+
+    def _grown(self, count: int, enqueued_at: float, lane: Lane) -> bool:
         """`count` items came; whether the decision may now be an earlier one."""
         self._count += count
         if enqueued_at < self._oldest:
             self._oldest = enqueued_at
             return True
-        return self._count >= self.policy.max_batch_size
+        # The first interactive item among bulk ones is heeded before them, though they be older.
+        first = lane is Lane.INTERACTIVE and len(self._interactive.items) == count
+        return first or self._full
 
-    def _expecting(self) -> bool:
+    def _expecting(self, now: float) -> bool:
         """Whether a sibling is upstream, and the next one likely to come within the horizon."""
-        if self._gap is not None and self._gap > self._horizon:
+        upstream = self._upstream
+        if upstream.gap_s is not None and upstream.gap_s > self._horizon:
             return False
-        while self._lowest_ticket < self._barrier and self._lowest_ticket not in self._upstream:
-            self._lowest_ticket += 1
-        return self._lowest_ticket < self._barrier
+        if self.is_due(now):
+            return upstream.interactive_below(self._barrier)
+        return upstream.any_below(self._barrier)
 
     def _released(self, now: float) -> bool:
-        """Whether the queue is due and expects no sibling."""
-        return bool(self._count) and now >= self._oldest + self.policy.max_delay_s and not self._expecting()
+        """Whether there is a batch to launch."""
+        return isinstance(self.next_batch(now), Launch)
 
     def _leave(self, tickets: Iterable[int], now: float) -> bool:
         """Announced items left decode, for this queue or for nowhere; False if all of them had left before."""
-        left = self._upstream.intersection(tickets)
-        if not left:
-            return False
-        self._upstream -= left
-        # Cut off, so that one item that hung for a minute does not switch the wait off for the next fifty.
-        sample = min(max(0.0, now - self._gap_from), 2 * self._horizon) / len(left)
-        weight = 1 - (1 - GAP_WEIGHT) ** len(left)
-        self._gap = sample if self._gap is None else self._gap + weight * (sample - self._gap)
-        self._gap_from = self._left_at = now
-        if min(left) < self._barrier:
+        left = self._upstream.leave(tickets, now, 2 * self._horizon)
+        if left and min(left) < self._barrier:
             self._progress_at = now
-        return True
+        return bool(left)

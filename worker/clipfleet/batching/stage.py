@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from clipfleet.batching.choice import choose
 from clipfleet.batching.errors import Closed, Full
 from clipfleet.batching.rule import BatchPolicy, BatchQueue, Launch, Reason
 
@@ -23,11 +24,12 @@ RETRY_RANGE_S = (0.001, 30.0)
 
 
 class Monitor:
-    """The lock of the stages of one device, and their sleeping takers."""
+    """What the stages of one device share: the lock, their sleeping takers, and what bulk is owed."""
 
-    __slots__ = ("_asleep", "_changed", "lock")
+    __slots__ = ("_asleep", "_changed", "lock", "owed_s")
 
     def __init__(self) -> None:
+        self.owed_s = 0.0  # of the device: what bulk batches are owed, see ``choose``
         # Reentrant, as the garbage collector may close an abandoned batcher in the midst of one of its own calls.
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
@@ -61,6 +63,8 @@ class BatcherStats:
         items: items launched.
         wait_s: seconds from enqueue to launch, summed over the items launched.
         max_wait_s: the longest of them.
+        bulk_most: items that a batch of bulk work may hold by what is known now.
+        line: seconds an item and seconds a run, as learnt; None before the first run.
     """
 
     waiting: int
@@ -72,6 +76,8 @@ class BatcherStats:
     items: int
     wait_s: float
     max_wait_s: float
+    bulk_most: int
+    line: tuple[float, float] | None
 
     @property
     def mean_batch(self) -> float:
@@ -91,16 +97,17 @@ class Batch(Generic[T]):
         reason: why it was launched.
     """
 
-    __slots__ = ("_release", "enqueued_at", "items", "reason", "stage", "taken_at")
+    __slots__ = ("_passes", "_release", "enqueued_at", "items", "reason", "stage", "taken_at")
 
-    def __init__(self, stage: Stage[T], taken_at: float, reason: Reason) -> None:
-        taken = stage.queue.take()
+    def __init__(self, stage: Stage[T], taken_at: float, reason: Reason, *, passes: bool) -> None:
+        taken = stage.queue.take(taken_at)
         self.stage = stage.name
         self.items = taken.items
         self.enqueued_at = taken.enqueued_at
         self.taken_at = taken_at
         self.reason = reason
-        self._release: Callable[[int, float | None], None] | None = stage.release
+        self._passes = passes
+        self._release: Callable[[int, float | None, bool], None] | None = stage.release
 
     def __len__(self) -> int:
         return len(self.items)
@@ -114,7 +121,7 @@ class Batch(Generic[T]):
         """
         release, self._release = self._release, None
         if release is not None:
-            release(len(self.items), seconds)
+            release(len(self.items), seconds, self._passes)
 
 
 class Stage(Generic[T]):
@@ -154,9 +161,16 @@ class Stage(Generic[T]):
         """Whether nothing will ever be there to take."""
         return self.closed and not self.queue
 
-    def pop(self, now: float, reason: Reason) -> Batch[T]:
-        """The next batch, entered into the books."""
-        batch = Batch(self, now, reason)
+    @property
+    def next_run_s(self) -> float:
+        """Seconds that a batch of what waits is expected to take; 0.0 before the first run."""
+        return self.queue.estimate(min(len(self.queue), self.queue.bulk_most)) or 0.0
+
+    def pop(self, now: float, reason: Reason, *, passes: bool = False) -> Batch[T]:
+        """The next batch, entered into the books; `passes`: it goes before a bulk batch that is due."""
+        if self.queue.interactive_at == math.inf:
+            self.monitor.owed_s = 0.0
+        batch = Batch(self, now, reason, passes=passes)
         size = len(batch)
         self.in_flight += size
         self._reasons[reason] += 1
@@ -166,12 +180,20 @@ class Stage(Generic[T]):
         self._max_wait_s = max(self._max_wait_s, now - min(batch.enqueued_at))
         return batch
 
-    def release(self, count: int, seconds: float | None) -> None:
+    def release(self, count: int, seconds: float | None, passed: bool) -> None:  # noqa: FBT001  (a batch's own)
         """`count` items in flight are done; takes the lock."""
         with self.monitor.lock:
             self.in_flight -= count
+            if passed:
+                took = self.queue.estimate(count) if seconds is None else seconds
+                self.monitor.owed_s += (took or 0.0) / max(1, self.queue.policy.bulk_share - 1)
             if seconds is not None:
-                self.queue.record_run(count, seconds)
+                self.record_run(count, seconds)
+
+    def record_run(self, count: int, seconds: float) -> None:
+        """Learn what a run took."""
+        if self.queue.record_run(count, seconds):
+            self.monitor.wake()
 
     def empty(self) -> list[T]:
         """Remove and return all that waits."""
@@ -214,11 +236,13 @@ class Stage(Generic[T]):
             items=sum(size * count for size, count in self._sizes.items()),
             wait_s=self._wait_s,
             max_wait_s=self._max_wait_s,
+            bulk_most=self.queue.bulk_most,
+            line=self.queue.line(),
         )
 
 
 def take_from(monitor: Monitor, stages: Sequence[Stage[T]], timeout: float | None) -> Batch[T] | None:
-    """Block until one of the stages has a batch due, and take that of the most pressing one; takes the lock.
+    """Block until one of the stages has a batch due, and take that of the first of them (`choose`); takes the lock.
 
     Returns:
         The batch; None after `timeout` seconds without one.
@@ -230,14 +254,12 @@ def take_from(monitor: Monitor, stages: Sequence[Stage[T]], timeout: float | Non
     with monitor.lock:
         while True:
             now = time.monotonic()
-            decisions = [(stage, stage.decide(now)) for stage in stages]
-            due = [(stage, reason) for stage, reason in decisions if isinstance(reason, Reason)]
-            if due:
-                stage, reason = max(due, key=lambda one: one[0].queue.urgency(now))
-                return stage.pop(now, reason)
+            choice = choose(stages, now, monitor.owed_s)
+            if not isinstance(choice, float):
+                stage, reason, passes = choice
+                return stage.pop(now, reason, passes=passes)
             if stages and all(stage.exhausted for stage in stages):
                 raise Closed
             if now >= give_up:
                 return None
-            untils = [until for _, until in decisions if not isinstance(until, Reason)]
-            monitor.sleep(min(give_up, *untils) - now)
+            monitor.sleep(min(give_up, choice) - now)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, cast
 
-from clipfleet.batching import BatchPolicy
 from clipfleet.operators.operator import BatchOperator, Opened, Operator, Place, StageOptions
 from clipfleet.pipeline.stage import SHARED, BatchStage, EachStage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from clipfleet.batching import BatchPolicy
     from clipfleet.pipeline.definition import Node
 
 __all__ = ["OpenStage", "Stages"]
@@ -123,7 +123,9 @@ class Stages:
     def _policy_of(self, options: StageOptions, does: BatchOperator | None) -> BatchPolicy:
         size = options.max_batch_size or (does.max_batch_size if does else None) or self._policy.max_batch_size
         delay = options.max_delay if options.max_delay is not None else (does.max_delay if does else None)
-        return BatchPolicy(size, self._policy.max_delay_s if delay is None else delay)
+        return dataclasses.replace(
+            self._policy, max_batch_size=size, max_delay_s=self._policy.max_delay_s if delay is None else delay
+        )
 
     def _unused(self, name: str) -> str:
         found, number = name, 1

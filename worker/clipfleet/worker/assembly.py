@@ -61,7 +61,12 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
     served = compile_pipelines(
         pipelines,
         place,
-        BatchPolicy(config.max_batch_size, config.max_delay_ms / 1000.0),
+        BatchPolicy(
+            config.max_batch_size,
+            config.most_delay_ms / 1000.0,
+            bulk_batch_s=config.bulk_batch_ms / 1000.0,
+            auto=config.max_delay_ms == "auto",
+        ),
         fingerprint=lambda: services.fingerprint,
         close=services.close,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from clipfleet.schemas import limits
 from clipfleet.schemas.keys import NAME, QueueKeys
@@ -31,7 +31,9 @@ class WorkerConfig:
         milvus_token: for it.
         milvus_ca_file: PEM file of the authorities that may sign its certificate; empty = those that gRPC knows.
         max_batch_size: most items of one model call.
-        max_delay_ms: how long the oldest item may wait for company, counted from enqueue.
+        max_delay_ms: how long the oldest item may wait for company, counted from enqueue; ``auto``: run what is there
+            as soon as the device is free, but for those that were read with it where waiting pays.
+        bulk_batch_ms: how long a batch with bulk requests in it may take: what a live query may wait for one.
         capacity: most requests waiting and in flight on the whole queue.
         bulk_capacity: most of them in the bulk lane; None = 90 %.
         max_request_bytes: largest request.
@@ -62,7 +64,8 @@ class WorkerConfig:
     milvus_token: str = field(default="", repr=False)
     milvus_ca_file: str = ""
     max_batch_size: int = 64
-    max_delay_ms: float = 10.0
+    max_delay_ms: float | Literal["auto"] = 10.0
+    bulk_batch_ms: float = 100.0
     capacity: int = limits.DEFAULT_CAPACITY
     bulk_capacity: int | None = None
     max_request_bytes: int = limits.DEFAULT_MAX_REQUEST_BYTES
@@ -93,7 +96,8 @@ class WorkerConfig:
         """
         _ = self.keys, self.pipeline_targets
         _within("max_batch_size", self.max_batch_size, 1, 4096)
-        _within("max_delay_ms", self.max_delay_ms, 0, 60_000)
+        _within("max_delay_ms", self.most_delay_ms, 0, 60_000)
+        _within("bulk_batch_ms", self.bulk_batch_ms, 1, 3_600_000)
         _within("capacity", self.capacity, 1, 100_000_000)
         _within("bulk_capacity", 0 if self.bulk_capacity is None else self.bulk_capacity, 0, 100_000_000)
         _within("max_request_bytes", self.max_request_bytes, 1, LARGEST_STRING)
@@ -109,6 +113,11 @@ class WorkerConfig:
             from clipfleet.store.types import check_ca_file  # noqa: PLC0415  (a package that few configurations need)
 
             check_ca_file(self.milvus_uri, self.milvus_ca_file)
+
+    @property
+    def most_delay_ms(self) -> float:
+        """``max_delay_ms`` as a number: 0 for ``auto``."""
+        return 0.0 if self.max_delay_ms == "auto" else self.max_delay_ms
 
     @property
     def keys(self) -> QueueKeys:

@@ -116,7 +116,7 @@ class Context:
         Raises:
             LOST: Redis cannot be asked now.
         """
-        works = [work for work in works if work.entry.stream_id in self.ledger]
+        works = [work for work in works if work.entry.place in self.ledger]
         stale = self.ledger.stale([work.entry for work in works])
         if not stale:
             return works
@@ -125,4 +125,4 @@ class Context:
             held.setdefault(entry.lane, []).append(entry.stream_id)
         lost = stream.renew(held)
         self.ledger.forget(lost)
-        return [work for work in works if work.entry.stream_id not in lost]
+        return [work for work in works if work.entry.place not in lost]

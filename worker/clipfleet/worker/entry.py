@@ -45,6 +45,11 @@ class Entry:
     invalid: RequestFailed | None = None
 
     @property
+    def place(self) -> tuple[str, str]:
+        """Its lane and its id there: what enters both lanes in one millisecond has one id in both."""
+        return self.lane, self.stream_id
+
+    @property
     def enqueued_ms(self) -> int:
         """When it was enqueued, unix ms by the server's clock."""
         return int(self.stream_id.partition("-")[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
 import time
@@ -115,8 +116,8 @@ class Fleet:
                 "same, since until then each serves what it was started with; --replace takes the queue over"
             )
 
-    def renew(self, consumer: str, held: Mapping[str, Sequence[str]]) -> set[str]:
-        """Lengthen leases; returns the stream ids that are the consumer's no longer."""
+    def renew(self, consumer: str, held: Mapping[str, Sequence[str]]) -> set[tuple[str, str]]:
+        """Lengthen leases; returns lane and stream id of what is the consumer's no longer."""
         return self._stream(consumer).renew(held)
 
     def release(self, consumer: str, held: Mapping[str, Mapping[str, int]]) -> None:
@@ -167,6 +168,7 @@ class Fleet:
             "items": items,
             "batches": batches,
             "mean_batch": round(items / batches, 3) if batches else 0,
+            "costs": json.dumps({name: stage["cost_ms"] for name, stage in stages.items() if stage["cost_ms"]}),
         }
 
     def _publish_rate(self) -> None:

@@ -35,6 +35,9 @@ RECLAIM_EVERY_S = 1.0
 LOOK_S = 0.1  # how long one tick may go through what is parked: reading must go on
 BLOCK_MS = 1_000
 BULK_SHARE = 8
+# While bulk takes all the room: how long live requests are waited for between two looks for room. Each time longer, so
+# that quick bulk work is not held up, and slow bulk work costs Redis no more than 125 looks a second.
+FIRST_LULL_MS, MOST_LULL_MS = 1, 8
 PARK_MS = 1_000
 # A parked request rests for PARK_MS and is found again by a look that comes every RECLAIM_EVERY_S.
 PARKED_AT_MOST_S = 2.5
@@ -58,6 +61,8 @@ class Intake:
         self._stream = context.connect()
         self._patience = Patience("reading the queue", context.stop)
         self._most = 2 * config.max_batch_size
+        self._reserve = max(1, self._most // BULK_SHARE)
+        self._lull_ms = 0
         self._most_stored = 4 * config.max_batch_size
         self._reclaim_at = 0.0
         self._cursors = dict.fromkeys(config.keys.lanes, "-")
@@ -87,9 +92,15 @@ class Intake:
             self._return_unheard()
             self._reclaim()
             self._patience.fine()
-        if self._suspects or not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S):
+        if self._suspects:
             return
-        self._accept(self._read())
+        if self._room() > 0 or self._room_beside_bulk() == 0:
+            self._lull_ms = 0
+            if not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S):
+                return
+            self._accept(self._read())
+        else:
+            self._accept(self._read_beside_bulk())
         self._patience.fine()
 
     # Reading ------------------------------------------------------------------------------------------------------
@@ -109,8 +120,25 @@ class Intake:
             return found
         return self._stream.wait(BLOCK_MS)
 
+    def _read_beside_bulk(self) -> list[Delivery]:
+        """Live requests alone, as they come, while bulk ones take all the room.
+
+        What they would else wait for is the end of a batch, and then of the next one, which is prepared already.
+        """
+        if self._lull_ms == 0:
+            self._lull_ms = FIRST_LULL_MS
+            if self._context.ledger.wait_active(self._most - 1, FIRST_LULL_MS / 1000.0):
+                return []
+        lull_ms, self._lull_ms = self._lull_ms, min(2 * self._lull_ms, MOST_LULL_MS)
+        return self._stream.wait(lull_ms, self._config.keys.lanes[:1], self._room_beside_bulk())
+
     def _room(self) -> int:
         return self._most - self._context.ledger.active
+
+    def _room_beside_bulk(self) -> int:
+        """Room that live requests have where bulk has none: of live ones alone no more than two batches are held."""
+        ledger, (interactive, _) = self._context.ledger, self._config.keys.lanes
+        return max(0, min(self._most - ledger.active_in(interactive), self._most + self._reserve - ledger.active))
 
     def _reclaim(self) -> None:
         """Take over entries whose lease ran out: handed back ones as far as there is room, suspects one by one.
@@ -137,7 +165,7 @@ class Intake:
             return
         for lane in self._config.keys.lanes:
             mine = self._stream.mine(lane).items()
-            unheard = [(one, deliveries - 1) for one, deliveries in mine if one not in self._context.ledger]
+            unheard = [(one, deliveries - 1) for one, deliveries in mine if (lane, one) not in self._context.ledger]
             if self._stream.hand_back(lane, unheard, idle_ms=self._config.lease_ms):
                 log.warning("handed back %d requests that came in a lost reply", len(unheard))
 
@@ -153,7 +181,7 @@ class Intake:
             cursor=self._cursors[lane],
         )
         self._cursors[lane] = reclaimed.cursor
-        self._accept([one for one in reclaimed.deliveries if one.stream_id not in ledger])
+        self._accept([one for one in reclaimed.deliveries if one.place not in ledger])
         return reclaimed.suspects
 
     # Sorting out --------------------------------------------------------------------------------------------------
@@ -242,7 +270,7 @@ class Intake:
     def _enqueued_at(self, entry: Entry) -> float:
         """When its age began, by the monotonic clock: at most ``max_delay`` ago, since older is no more overdue."""
         age_ms = self._context.clock.now_ms() - entry.enqueued_ms
-        return entry.read_at - min(max(age_ms, 0.0), self._config.max_delay_ms) / 1000.0
+        return entry.read_at - min(max(age_ms, 0.0), self._config.most_delay_ms) / 1000.0
 
     def _storable(self, works: list[Work]) -> list[Work]:
         """Leave works for a full store in the queue, resting a while: embeddings must not wait behind them.

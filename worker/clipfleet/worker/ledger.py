@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ class Ledger:
     def __init__(self, lease_s: float, report: Callable[[list[Entry], list[Entry]], None]) -> None:
         self._lease_s = lease_s
         self._report = report
-        self._held: dict[str, Entry] = {}
-        self._stored: set[str] = set()
+        self._held: dict[tuple[str, str], Entry] = {}
+        self._stored: set[tuple[str, str]] = set()
+        self._active: Counter[str] = Counter()  # by lane
         self._changed = threading.Condition()
         self._wanted = 0
         self._renewed_at = float("-inf")
@@ -38,13 +40,17 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __contains__(self, stream_id: str) -> bool:
-        return stream_id in self._held
+    def __contains__(self, place: tuple[str, str]) -> bool:
+        return place in self._held
 
     @property
     def active(self) -> int:
         """Entries that take room: held, and not with the store."""
         return len(self._held) - len(self._stored)
+
+    def active_in(self, lane: str) -> int:
+        """Those of one lane."""
+        return self._active[lane]
 
     @property
     def stored(self) -> int:
@@ -55,26 +61,30 @@ class Ledger:
         """Hold entries."""
         self._report(entries, [])
         with self._changed:
-            self._held.update((entry.stream_id, entry) for entry in entries)
+            self._active.update(entry.lane for entry in entries if entry.place not in self._held)
+            self._held.update((entry.place, entry) for entry in entries)
 
     def to_store(self, entries: Iterable[Entry]) -> None:
         """These wait for the store from now on."""
         with self._changed:
-            self._stored.update(entry.stream_id for entry in entries if entry.stream_id in self._held)
+            going = [one for one in entries if one.place in self._held and one.place not in self._stored]
+            self._stored.update(entry.place for entry in going)
+            self._active.subtract(entry.lane for entry in going)
             self._wake()
 
     def remove(self, entries: Iterable[Entry]) -> None:
         """Hold them no longer: settled, lost or handed back."""
         with self._changed:
-            gone = [entry for entry in entries if self._held.pop(entry.stream_id, None) is not None]
-            self._stored.difference_update(entry.stream_id for entry in gone)
+            gone = [entry for entry in entries if self._held.pop(entry.place, None) is not None]
+            self._active.subtract(entry.lane for entry in gone if entry.place not in self._stored)
+            self._stored.difference_update(entry.place for entry in gone)
             self._wake()
         self._report([], gone)
 
-    def forget(self, stream_ids: Iterable[str]) -> None:
+    def forget(self, places: Iterable[tuple[str, str]]) -> None:
         """These were reclaimed by another worker or settled by one."""
         with self._changed:
-            entries = [self._held[one] for one in stream_ids if one in self._held]
+            entries = [self._held[one] for one in places if one in self._held]
         self.remove(entries)
 
     def held(self) -> list[Entry]:

@@ -135,7 +135,7 @@ class Process:
                     return
                 if kind == "renewed":
                     at, lost = rest
-                    self._ledger.forget(lost)
+                    self._ledger.forget((lane, one) for lane, one in lost)
                     self._ledger.renewed(at)
             if time.monotonic() >= stats_at:
                 stats_at = time.monotonic() + STATS_EVERY_S
@@ -156,6 +156,8 @@ class Process:
                     "batches": sum(stats.sizes.values()),
                     "items": stats.items,
                     "waiting": stats.waiting,
+                    "cost_ms": None if stats.line is None else [round(part * 1000.0, 4) for part in stats.line],
+                    "bulk_most": stats.bulk_most,
                     "reasons": {str(reason): count for reason, count in stats.batches.items()},
                 }
                 for name, stats in stages.items()

@@ -34,6 +34,11 @@ class Delivery(NamedTuple):
     fields: dict[bytes, bytes]
     deliveries: int
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its lane and its id there, as ``Entry.place``."""
+        return self.lane, self.stream_id
+
 
 class Reclaimed(NamedTuple):
     """What a reclaim gave: entries, how many suspects were left alone, and where to go on."""
@@ -119,12 +124,15 @@ class QueueStream:
         ]
         return [one for reply in self.wire.batch(commands) for one in _deliveries(reply)] if commands else []
 
-    def wait(self, block_ms: int) -> list[Delivery]:
-        """Block until an entry comes in any lane; Redis wakes a blocked reader with one, whatever COUNT says."""
-        lanes = self.keys.lanes
+    def wait(self, block_ms: int, lanes: Sequence[str] | None = None, count: int = 1) -> list[Delivery]:
+        """Block until an entry comes in any of the lanes (None: both).
+
+        Of each lane at most ``count`` are given if they are there; a reader that was blocked is woken with one.
+        """
+        lanes = self.keys.lanes if lanes is None else lanes
         marks = (">",) * len(lanes)
         reply = self.wire.command(
-            *("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1, "BLOCK", block_ms, "STREAMS", *lanes, *marks)
+            *("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", count, "BLOCK", block_ms, "STREAMS", *lanes, *marks)
         )
         return list(_deliveries(reply))
 
@@ -152,14 +160,15 @@ class QueueStream:
         replies = self.wire.command("MGET", *[self.keys.cancel(one) for one in request_ids])
         return [reply is not None for reply in replies]
 
-    def renew(self, held: Mapping[str, Sequence[str]]) -> set[str]:
-        """Lengthen the leases of ``held`` (stream ids by lane); returns the ids that are ours no longer."""
-        calls = [("renew", [lane], [self.consumer, *ids]) for lane, ids in held.items() if ids]
-        lost: set[str] = set()
-        for reply in self.wire.call_many(calls) if calls else []:
+    def renew(self, held: Mapping[str, Sequence[str]]) -> set[tuple[str, str]]:
+        """Lengthen the leases of ``held`` (stream ids by lane); returns lane and id of what is ours no longer."""
+        lanes = [lane for lane, ids in held.items() if ids]
+        calls = [("renew", [lane], [self.consumer, *held[lane]]) for lane in lanes]
+        lost: set[tuple[str, str]] = set()
+        for lane, reply in zip(lanes, self.wire.call_many(calls) if calls else [], strict=True):
             if isinstance(reply, Exception):
                 raise reply
-            lost.update(one.decode() for one in reply)
+            lost.update((lane, one.decode()) for one in reply)
         return lost
 
     def hand_back(self, lane: str, entries: Iterable[tuple[str, int]], *, idle_ms: int) -> int:

@@ -48,6 +48,7 @@ def up(  # noqa: PLR0913  each parameter is a flag
     model: o.Model = None,
     max_batch_size: o.BatchSize = None,
     max_delay_ms: o.Delay = None,
+    bulk_batch_ms: o.BulkBatch = None,
     capacity: o.Capacity = None,
     processes: o.Processes = None,
     devices: o.Devices = None,

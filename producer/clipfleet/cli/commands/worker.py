@@ -37,6 +37,7 @@ def worker(  # noqa: PLR0913  each parameter is a flag
     pipeline: o.Pipelines = None,
     max_batch_size: o.BatchSize = None,
     max_delay_ms: o.Delay = None,
+    bulk_batch_ms: o.BulkBatch = None,
     capacity: o.Capacity = None,
     bulk_capacity: o.BulkCapacity = None,
     processes: o.Processes = None,

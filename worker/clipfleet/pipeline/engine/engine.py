@@ -78,6 +78,7 @@ class Engine:
             for pool in self._pools.values()
             for number in range(pool.size)
         ]
+        self._loops.append(self._timed(PoolThread(self._pools[SHARED], 0, express=True), None))
         self._stopped = threading.Event()
         self._watchdog: threading.Thread | None = None
 
@@ -197,7 +198,7 @@ class Engine:
 
     def _schedule(self, tasks: Sequence[Task], announced: dict[tuple[Row, Step], Task] | None = None) -> None:
         """Put each task where it is run; ``announced`` are those before them that hold a ticket for what follows."""
-        chunks: dict[EachStage, list[Task]] = {}
+        chunks: dict[tuple[EachStage, Lane], list[Task]] = {}
         waiting: dict[BatchStage, list[Task]] = {}
         for task in tasks:
             stage = task.step.stage
@@ -211,11 +212,12 @@ class Engine:
                 waiting.setdefault(stage, []).append(task)
             elif isinstance(stage, EachStage):
                 self._announce(task)
-                chunk = chunks.setdefault(stage, [])
+                key = stage, task.work.lane
+                chunk = chunks.setdefault(key, [])
                 chunk.append(task)
                 if len(chunk) >= stage.chunk:
-                    self._pools[stage.pool].put(stage, chunks.pop(stage))
-        for stage, chunk in chunks.items():
+                    self._pools[stage.pool].put(stage, chunks.pop(key))
+        for (stage, _), chunk in chunks.items():
             self._pools[stage.pool].put(stage, chunk)
         for batching, group in waiting.items():
             self._enqueue(batching, group)
@@ -245,7 +247,7 @@ class Engine:
     def _announce(self, task: Task) -> None:
         after = self._batcher_after(task)
         if after is not None:
-            task.ticket = after.announce()[0]
+            task.ticket = after.announce(lane=task.work.lane)[0]
 
     def _retract(self, task: Task) -> None:
         if task.ticket is not None:

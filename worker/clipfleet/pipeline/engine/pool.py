@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.operators.operator import Item, current
 from clipfleet.pipeline.engine.incident import incident
+from clipfleet.pipeline.engine.jobs import Jobs
 from clipfleet.pipeline.engine.leash import GivenUp, Leash
 from clipfleet.pipeline.foreign import contained
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
@@ -29,7 +29,7 @@ class Pool:
 
     Args:
         name: of the pool.
-        size: how many threads take from it.
+        size: how many threads take from it, the express aside.
         host: who runs the engine.
         advance: takes outcomes of tasks.
         pump: asks a task's source for more rows.
@@ -54,18 +54,17 @@ class Pool:
         self.pump = pump
         self.abandon = abandon
         self.drop = drop
-        self.jobs: queue.SimpleQueue[tuple[EachStage | None, list[Task]] | None] = queue.SimpleQueue()
+        self.jobs: Jobs[tuple[EachStage | None, list[Task]]] = Jobs()
         self.stopping = False
 
     def put(self, stage: EachStage | None, tasks: list[Task]) -> None:
-        """Have these run by ``stage``; or, without one, their groups continued."""
-        self.jobs.put((stage, tasks))
+        """Have these, of one lane, run by ``stage``; or, without one, their groups continued."""
+        self.jobs.put((stage, tasks), tasks[0].work.lane)
 
     def stop(self) -> None:
         """Let every thread end after what it is at."""
         self.stopping = True
-        for _ in range(self.size):
-            self.jobs.put(None)
+        self.jobs.end(self.size)
 
 
 class PoolThread:
@@ -74,17 +73,19 @@ class PoolThread:
     Args:
         pool: where its jobs come from.
         instance: which of a stage's functions it runs.
+        express: whether it is the thread for live jobs that come while others are at bulk ones.
     """
 
-    def __init__(self, pool: Pool, instance: int) -> None:
+    def __init__(self, pool: Pool, instance: int, *, express: bool = False) -> None:
         self.pool = pool
         self.instance = instance
-        self.name = f"{pool.name or 'prepare'}-{instance}"
+        self.express = express
+        self.name = f"{pool.name or 'prepare'}-{'express' if express else instance}"
         self.leash = Leash()
 
     def again(self) -> PoolThread:
         """Another one in its place."""
-        return PoolThread(self.pool, self.instance)
+        return PoolThread(self.pool, self.instance, express=self.express)
 
     def release(self, tasks: Sequence[Task]) -> None:
         """A step is dropped; a source of rows is left to itself."""
@@ -97,8 +98,9 @@ class PoolThread:
     def run(self) -> None:
         """The thread's loop."""
         pool = self.pool
+        following = pool.jobs.get_express if self.express else pool.jobs.get
         try:
-            while (job := pool.jobs.get()) is not None:
+            while (job := following()) is not None:
                 if pool.stopping:
                     continue
                 stage, tasks = job

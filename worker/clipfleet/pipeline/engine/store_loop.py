@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import Closed
@@ -45,8 +46,7 @@ class StoreLoop(BatchLoop):
                 self._rest()
             else:
                 name, batch = taken
-                self._insist(name, batch.items)
-                batch.done()
+                batch.done(self._insist(name, batch.items))
 
     def _rest(self) -> None:
         """Use the idle moment; whatever fails now is found out by the next who needs it."""
@@ -57,15 +57,17 @@ class StoreLoop(BatchLoop):
                 except Exception as error:  # noqa: BLE001  (nobody waits for it)
                     log.debug("%s: idle work failed: %s", self.name, error)
 
-    def _insist(self, name: str, tasks: list[Task]) -> None:
+    def _insist(self, name: str, tasks: list[Task]) -> float | None:
+        """Ask until it is done; the seconds that it took, if it was asked once and for all of them."""
         from clipfleet.store import StoreUnavailable, retry_delay  # noqa: PLC0415  (there is a store stage: loaded)
 
-        attempt = 0
+        attempt, whole = 0, len(tasks)
         while tasks and not self._host.stop.is_set():
             works = self._in_time([work for work in works_of(tasks) if not work.over])
             tasks = self._kept(tasks, self._gate.owned(works))
             if not tasks:
                 break
+            began = time.monotonic()
             try:
                 values = self._ask(name, tasks)
             except StoreUnavailable as error:
@@ -75,9 +77,11 @@ class StoreLoop(BatchLoop):
                 self._host.stop.wait(self._patient_for(tasks, delay or LOOK_AGAIN_S))
                 tasks = [*tasks, *self._group[name].drain()]
             else:
+                took = time.monotonic() - began
                 self.troubled = False
                 self._advance(tasks, values)
-                return
+                return took if attempt == 0 and len(tasks) == whole else None
+        return None
 
     def _patient_for(self, tasks: list[Task], delay_s: float) -> float:
         """Until the next attempt or the first deadline."""

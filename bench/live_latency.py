@@ -1,0 +1,153 @@
+"""Live text queries beside a bulk run: what p99 becomes, against one batch of bulk.
+
+Once with vectors alone (``embed_text`` beside ``embed_image``), once with Milvus Lite (``search`` beside
+``index_image``).
+
+python -m bench.live_latency URL KIND SECONDS     the bulk run: as fast as the queue takes it; its batches as JSON
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.harness import line, process, server
+from bench.pipelines import jpeg
+from clipfleet.cli.local.redis import free_port
+from clipfleet.producer import AsyncClient, Client, requests
+from clipfleet.schemas.keys import QueueKeys
+from clipfleet.store.lite import LiteServer
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from redis import Redis
+
+RATE = 20.0  # live queries a second, with exponential gaps: those who ask know nothing of each other
+BULK_BATCH_MS = 100.0
+DIFFERENT = 20
+LANE = QueueKeys("clip").lanes[1]
+
+
+def run(options: argparse.Namespace) -> None:
+    measure(options, "embed")
+    if importlib.util.find_spec("milvus_lite") is not None:
+        with tempfile.TemporaryDirectory() as folder, LiteServer(Path(folder)) as lite:
+            measure(options, "search", "--milvus-uri", lite.uri)
+
+
+def measure(options: argparse.Namespace, kind: str, *flags: str) -> None:
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}"
+    worker = [sys.executable, "-m", "clipfleet.cli", "worker", "--redis-url", url, "--model", options.model]
+    worker += ["--bulk-batch-ms", str(BULK_BATCH_MS), *flags]
+    with server(port) as client, process(*worker), Client(url, wait_for_worker=True) as fleet:
+        fleet.embed_text("warm", timeout=120)
+        with bulk_run(url, kind, 5.0) as warm:  # the worker learns what a batch costs, and there is something to find
+            warm.communicate(timeout=120)
+        alone: list[list[float]] = []
+        beside: list[list[float]] = []
+        batches: list[tuple[float, int]] = []
+        for number in range(options.rounds):
+            for bulk in (False, True) if number % 2 else (True, False):
+                if bulk:
+                    with bulk_run(url, kind, options.seconds + 5.0) as running:
+                        backlog(client)
+                        beside.append(ask(url, kind, options.seconds, number))
+                        out, _ = running.communicate(timeout=120)
+                    batches += json.loads(out)
+                else:
+                    alone.append(ask(url, kind, options.seconds, number))
+        report(f"{options.model}, {kind}", alone, beside, batches)
+
+
+def backlog(client: Redis) -> None:
+    """Wait until the bulk run has more in the queue than the worker takes."""
+    give_up = time.monotonic() + 30
+    while client.xlen(LANE) < 200:
+        if time.monotonic() > give_up:
+            raise TimeoutError("no bulk backlog")
+        time.sleep(0.01)  # between two looks at another process's work
+
+
+def report(what: str, alone: list[list[float]], beside: list[list[float]], batches: list[tuple[float, int]]) -> None:
+    times = [ms for ms, _ in batches]
+    line(f"{what}: a batch of the bulk run, ms", times, "{:.1f}")
+    line("its pictures", [float(size) for _, size in batches], "{:.0f}")
+    for name, rounds in (("without", alone), ("beside it", beside)):
+        for percent in (50, 99):
+            line(f"live text queries {name}: p{percent}, ms", [percentile(one, percent) for one in rounds], "{:.1f}")
+    p99_alone, p99_beside = (percentile(list(itertools.chain(*rounds)), 99) for rounds in (alone, beside))
+    longest = percentile(times, 99)
+    print(f"all rounds: p99 {p99_alone:.1f} ms without, {p99_beside:.1f} beside; a bulk batch p99 {longest:.1f} ms")
+    for limit, ms in ((f"--bulk-batch-ms {BULK_BATCH_MS:.0f}", BULK_BATCH_MS), ("a bulk batch's p99", longest)):
+        print(f"p99 beside / (p99 without + {limit}): {p99_beside / (p99_alone + ms):.2f}   (<= 1 is the aim)")
+
+
+def percentile(values: list[float], percent: float) -> float:
+    return float(np.percentile(values, percent, method="higher"))
+
+
+def ask(url: str, kind: str, seconds: float, seed: int) -> list[float]:
+    """Latencies of live queries in ms, each from when it was to be asked: a late start counts, too."""
+    gaps = np.random.default_rng(seed).exponential(1 / RATE, int(seconds * RATE))
+
+    async def main() -> list[float]:
+        async with AsyncClient(url) as fleet:
+            began = time.perf_counter()
+
+            async def one(at: float, text: str) -> float:
+                await asyncio.sleep(began + at - time.perf_counter())
+                await (fleet.embed_text(text) if kind == "embed" else fleet.search(text))
+                return (time.perf_counter() - began - at) * 1000.0
+
+            times = itertools.accumulate(gaps)
+            return await asyncio.gather(*(one(float(at), f"a query of number {n}") for n, at in enumerate(times)))
+
+    return asyncio.run(main())
+
+
+@contextmanager
+def bulk_run(url: str, kind: str, seconds: float) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "bench.live_latency", url, kind, str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            running.terminate()
+
+
+def push(url: str, kind: str, seconds: float) -> list[tuple[float, int]]:
+    """Send pictures for so long; milliseconds and size of each batch that they ran in."""
+    pictures = [jpeg(number) for number in range(DIFFERENT)]
+    give_up = time.monotonic() + seconds
+    endless = itertools.takewhile(lambda _: time.monotonic() < give_up, enumerate(itertools.cycle(pictures)))
+    run = f"{time.time():.0f}"
+    asked = (
+        requests.embed_image(one) if kind == "embed" else requests.index_image(one, id=f"{run}-{number}")
+        for number, one in endless
+    )
+    found: list[tuple[float, int]] = []
+    with Client(url, lane="bulk", wait_for_worker=True) as fleet:
+        for result in fleet.map(asked, max_in_flight=512, ordered=False):
+            outcome: Any = result
+            assert outcome.ok, outcome.error
+            found.append((outcome.timing["run"], outcome.notes["batch_size"]))
+    # Each batch once, and not once an item.
+    return sorted(set(found))
+
+
+if __name__ == "__main__":
+    print(json.dumps(push(sys.argv[1], sys.argv[2], float(sys.argv[3]))))
