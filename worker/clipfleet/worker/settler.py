@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
@@ -159,7 +158,7 @@ class Settler:
         entry = outcome.entry
         if refused.letter and "dead letter" in str(reply):
             self._unburied.warning("request %s is not kept as a dead letter: %s", entry.id, reply)
-            return replace(refused, letter=())
+            return refused._replace(letter=())
         self._unanswered.warning("request %s cannot be answered: %s", entry.id, reply)
         error = outcome.error or error_for(ErrorCode.BAD_REQUEST, f"its reply_to cannot be written: {reply}")
         return Settlement(

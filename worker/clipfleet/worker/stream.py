@@ -7,7 +7,6 @@ request through them is told in docs/lifecycle.md.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -19,11 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from clipfleet.schemas.keys import QueueKeys
-    from clipfleet.worker.wire import Wire
+    from clipfleet.worker.wire import Call, Wire
 
 __all__ = ["Delivery", "QueueStream", "Reclaimed", "Settlement", "is_out_of_memory"]
 
 MOST_PENDING = 10_000  # more than any process holds
+# Of one settle_many: while a script runs Redis does nothing else.
+MOST_TOGETHER, MOST_TOGETHER_BYTES = 128, 1 << 20
+REFUSED_HERE = -1  # settle_many's answer where settle has an error to tell
 
 
 class Delivery(NamedTuple):
@@ -43,8 +45,7 @@ class Reclaimed(NamedTuple):
     cursor: str
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """One request's end, as ``settle.lua`` takes it.
 
     Attributes:
@@ -66,6 +67,11 @@ class Settlement:
     result: bytes
     reply_ttl_ms: int
     letter: Sequence[str | int | bytes] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether ``settle_many.lua`` may end it together with others: no owner is asked for, and nothing buried."""
+        return not self.owner and not self.letter and self.reply_ttl_ms > 0
 
 
 class QueueStream:
@@ -177,18 +183,39 @@ class QueueStream:
         return int(self.wire.call("handback", [lane], [self.consumer, idle_ms, *flat])) if flat else 0
 
     def settle(self, settlements: Sequence[Settlement]) -> list[int | Exception]:
-        """End requests, each atomically, all in one round trip: 1 settled now, 0 before, -1 not the owner."""
+        """End requests, each atomically, all in one round trip: 1 settled now, 0 before, -1 not the owner.
+
+        What somebody's key stands in the way of is asked for once more, alone: its error says which.
+        """
+        alone, together = _grouped(settlements)
+        calls = [self._one(settlements[place]) for place in alone]
+        calls += [self._many([settlements[place] for place in places]) for places in together]
+        replies = self.wire.call_many(calls)
+        answers: dict[int, int | Exception] = dict(zip(alone, replies, strict=False))
+        for places, reply in zip(together, replies[len(alone) :], strict=True):
+            answers.update(zip(places, [reply] * len(places) if isinstance(reply, Exception) else reply, strict=True))
+        refused = [place for places in together for place in places if answers[place] == REFUSED_HERE]
+        if refused:
+            said = self.wire.call_many([self._one(settlements[place]) for place in refused])
+            answers.update(zip(refused, said, strict=True))
+        return [answers[place] for place in range(len(settlements))]
+
+    def _one(self, one: Settlement) -> Call:
         keys = self.keys
-        return self.wire.call_many(
-            [
-                (
-                    "settle",
-                    (one.lane, keys.other_lane(one.lane), keys.bytes, one.reply_to, keys.dead),
-                    (one.stream_id, one.size, one.owner, one.result, one.reply_ttl_ms, *one.letter),
-                )
-                for one in settlements
-            ]
+        return (
+            "settle",
+            (one.lane, keys.other_lane(one.lane), keys.bytes, one.reply_to, keys.dead),
+            (one.stream_id, one.size, one.owner, one.result, one.reply_ttl_ms, *one.letter),
         )
+
+    def _many(self, settlements: Sequence[Settlement]) -> Call:
+        lane = settlements[0].lane
+        ttls = {one.reply_to: one.reply_ttl_ms for one in settlements}
+        numbers = {reply_to: number for number, reply_to in enumerate(ttls, 1)}
+        args: list[Any] = list(ttls.values())
+        for one in settlements:
+            args += (one.stream_id, one.size, numbers[one.reply_to], one.result)
+        return "settle_many", (lane, self.keys.other_lane(lane), self.keys.bytes, *ttls), args
 
     def leave(self, consumer: str) -> bool:
         """Remove a consumer that holds nothing; False when it still holds something."""
@@ -211,6 +238,26 @@ class QueueStream:
 def is_out_of_memory(error: Exception) -> bool:
     """Whether the server is at ``maxmemory``."""
     return isinstance(error, ResponseError) and ("OOM" in str(error) or "maxmemory" in str(error))
+
+
+def _grouped(settlements: Sequence[Settlement]) -> tuple[list[int], list[list[int]]]:
+    """Places of those that need a call of their own, and of those that share one: of one lane, up to a megabyte."""
+    alone: list[int] = []
+    together: list[list[int]] = []
+    open_: dict[str, list[int]] = {}
+    size: dict[str, int] = {}
+    for place, one in enumerate(settlements):
+        if not one.plain:
+            alone.append(place)
+            continue
+        lane = one.lane
+        size[lane] = size.get(lane, 0) + len(one.result)
+        if lane not in open_ or len(open_[lane]) >= MOST_TOGETHER or size[lane] > MOST_TOGETHER_BYTES:
+            open_[lane] = []
+            size[lane] = len(one.result)
+            together.append(open_[lane])
+        open_[lane].append(place)
+    return alone, together
 
 
 def _deliveries(reply: Any) -> Iterable[Delivery]:
