@@ -34,7 +34,11 @@ def test_given_some_were_settled_before_when_settled_together_then_the_first_ans
     one, two = queue.delivered(5, 6)
     inbox = keys.inbox("p.1")
     assert queue.settle(one, size=5, reply_to=inbox, result=b"first") == 1
-    assert queue.settle_many((one, 5, inbox, b"second"), (two, 6, inbox, b"two"), (two, 6, inbox, b"again")) == [0, 1, 0]
+    assert queue.settle_many((one, 5, inbox, b"second"), (two, 6, inbox, b"two"), (two, 6, inbox, b"again")) == [
+        0,
+        1,
+        0,
+    ]
     assert redis_client.lrange(inbox, 0, -1) == [b"first", b"two"]
     assert queue.bytes_held() is None
 

@@ -6,6 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from clipfleet.schemas.errors import ErrorCode, error_for
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from clipfleet.pipeline.program import Program, Step
     from clipfleet.schemas.request import Request
 
-__all__ = ["Group", "Row", "Task", "Work", "read"]
+__all__ = ["Group", "Row", "Task", "Work", "read", "write"]
 
 
 class Row:
@@ -187,3 +189,21 @@ def read(row: Row, step: Step) -> list[Any]:
             holder = holder.group.row
         found.append(holder.values[place])
     return found
+
+
+def write(row: Row, step: Step, value: Any) -> None:
+    """Put a step's value where its columns are.
+
+    Raises:
+        ModelFailed: as many values as it has columns were expected.
+    """
+    places = step.writes
+    if len(places) == 1:
+        row.values[places[0]] = value
+        return
+    found = tuple(value) if isinstance(value, tuple | list) else (value,)
+    if places and len(found) != len(places):
+        text = f"stage {step.name!r} gave {len(found)} values for {len(places)} columns"
+        raise error_for(ErrorCode.MODEL_FAILED, text)
+    for place, one in zip(places, found, strict=bool(places)):
+        row.values[place] = one

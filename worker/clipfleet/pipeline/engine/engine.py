@@ -24,7 +24,8 @@ from clipfleet.pipeline.engine.pool import Pool, PoolThread
 from clipfleet.pipeline.engine.store_loop import StoreLoop
 from clipfleet.pipeline.engine.watchdog import Watch, Watchdog
 from clipfleet.pipeline.foreign import unnoted
-from clipfleet.pipeline.rows import Moved, Rows
+from clipfleet.pipeline.moves import Moves
+from clipfleet.pipeline.rows import Rows
 from clipfleet.pipeline.stage import SHARED, BatchStage, EachStage
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 
@@ -129,19 +130,18 @@ class Engine:
 
     def submit(self, works: Iterable[Work], mark: float) -> None:
         """Begin works; ``mark`` is when they were read (monotonic, s)."""
-        begun: list[tuple[Work, Moved]] = []
+        moves = Moves()
         for work in works:
-            begun.append((work, self._rows.begin(work, mark)))
+            self._rows.begin(work, mark, moves)
             work.request.inputs.clear()  # the rows hold what is needed, and let go of it: pictures are megabytes
-        self._schedule(self._heeded(begun))
+        self._schedule(self._heeded(moves))
 
     # Outcomes -----------------------------------------------------------------------------------------------------
 
     def _advance(self, tasks: Sequence[Task], values: Sequence[Any]) -> None:
         """Take the outcome of a stage for each task: on to what follows, or to the host."""
         failures: list[tuple[Work, RequestFailed]] = []
-        following: list[Task] = []
-        moves: list[tuple[Work, Moved]] = []
+        moves = Moves()
         watching = self._host.observer is not None and self._host.observer.values
         for task, given in zip(tasks, values, strict=True):
             value = unnoted(task.work, given)
@@ -151,36 +151,34 @@ class Engine:
                 self._retract(task)
                 if task.work.claim():
                     failures.append((task.work, value))
-                following += self._rows.drop(task).tasks
+                self._rows.drop(task, moves)
             else:
-                moves.append((task.work, self._rows.done(task, value)))
+                self._rows.done(task, value, moves)
         self._host.failed(failures)
-        following += self._heeded(moves)
-        self._schedule(following, {(task.row, task.step.then[0]): task for task in tasks if task.ticket is not None})
+        self._schedule(
+            self._heeded(moves), {(task.row, task.step.then[0]): task for task in tasks if task.ticket is not None}
+        )
 
     def _drop(self, tasks: Sequence[Task]) -> None:
         """Tasks that are not run: their request is another worker's by now, or has its verdict."""
-        following: list[Task] = []
+        moves = Moves()
         for task in tasks:
             self._retract(task)
             task.work.claim()
-            following += self._rows.drop(task).tasks
-        self._schedule(following)
+            self._rows.drop(task, moves)
+        self._schedule(moves.tasks)
 
     def _pump(self, task: Task, leash: Leash) -> None:
-        self._schedule(self._heeded([(task.work, self._rows.pump(task, leash, self._schedule))]))
+        self._schedule(self._heeded(self._rows.pump(task, leash, self._schedule)))
 
     def _abandon(self, task: Task) -> None:
         self._schedule(self._rows.abandon(task).tasks)
 
-    def _heeded(self, moves: Sequence[tuple[Work, Moved]]) -> list[Task]:
+    def _heeded(self, moves: Moves) -> list[Task]:
         """What follows, after the host was told, once for all of them, which requests that was all of."""
-        self._host.failed(
-            [(work, self._verdict(work, moved.error)) for work, moved in moves if moved.error is not None]
-        )
-        ended = [work for work, moved in moves if moved.ended]
-        self._host.finished([(work, work.row.values[work.program.result] or []) for work in ended])
-        return [task for _, moved in moves for task in moved.tasks]
+        self._host.failed([(work, self._verdict(work, error)) for work, error in moves.broken])
+        self._host.finished([(work, work.row.values[work.program.result] or []) for work in moves.ended])
+        return moves.tasks
 
     @staticmethod
     def _verdict(work: Work, error: Exception) -> RequestFailed:
