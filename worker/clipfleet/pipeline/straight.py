@@ -54,14 +54,15 @@ def go_along(work: Work, then: tuple[Step, ...], mark: float, moves: Moves) -> N
     values = row.values
     while then:
         step = then[0]
-        if not step.inline:
+        stage = step.stage
+        if stage is None or not step.inline:
             moves.tasks.append(Task(work, row, step, mark))
             return
         given = [values[place] for place in step.local or ()]
         for place in step.frees:
             values[place] = None
         try:
-            value = unnoted(work, contained(step.stage.runs[0], *given))  # type: ignore[union-attr]  (see above)
+            value = unnoted(work, contained(stage.runs[0], *given))
             if step.does == "map":
                 write(row, step, value)
         except Exception as error:  # noqa: BLE001  (an inline step is somebody's code)

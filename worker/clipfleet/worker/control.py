@@ -11,8 +11,8 @@ parent   ``["renewed", t, [stream id]]``         leases renewed at monotonic ``t
 parent   ``["stop"]``                            finish what is on the device, hand the rest back, exit
 child    ``["ready", map]``                      the model is loaded: fingerprint, dimension, provider
 child    ``["failed", text]``                    it cannot be loaded
-child    ``["held", {lane: [[id, count]]}]``     entries that are held now, with their delivery counts
-child    ``["gone", {lane: [id]}]``              and those that are no longer
+child    ``["held", {lane: {id: count}}, gone]`` entries that are held from now on, with their delivery counts;
+                                                 and before, ``{lane: [id]}``, those that are no longer
 child    ``["call", t]``                         a model call began at monotonic ``t`` (s); nil = it ended
 child    ``["stats", map]``                      for presence and metrics
 ======== ======================================= =====================================================

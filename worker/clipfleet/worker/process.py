@@ -113,6 +113,7 @@ class Process:
         self._settler.close()
         settling.join()
         self._hand_back(self._ledger.held())
+        self._reporter.flush()
 
     def _connect(self) -> QueueStream:
         stream = QueueStream(Wire(self._config.redis_url), self._config.keys, self._name)
@@ -139,6 +140,7 @@ class Process:
                     self._ledger.renewed(at)
             if time.monotonic() >= stats_at:
                 stats_at = time.monotonic() + STATS_EVERY_S
+                self._reporter.flush()
                 self._channel.send("stats", self._stats())
 
     def _stats(self) -> dict[str, Any]:

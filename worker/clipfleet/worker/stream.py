@@ -118,21 +118,27 @@ class QueueStream:
 
     def read(self, counts: Mapping[str, int]) -> list[Delivery]:
         """New entries that are there, at most ``counts[lane]`` of each lane, in one round trip."""
-        commands = [
+        commands = self._reads(counts)
+        return [one for reply in self.wire.batch(commands) for one in _deliveries(reply)] if commands else []
+
+    def wait(self, block_ms: int, counts: Mapping[str, int]) -> list[Delivery]:
+        """Block until an entry comes in any lane; then take what came with it, ``counts[lane]`` more of each lane.
+
+        Redis wakes a blocked reader with one entry, whatever COUNT says. What is sent behind a blocked command is
+        done when that has its answer: so a burst is one batch, and not one request and then a batch.
+        """
+        lanes = self.keys.lanes
+        marks = (">",) * len(lanes)
+        first = ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1, "BLOCK", block_ms, "STREAMS", *lanes, *marks)
+        replies = self.wire.batch([first, *self._reads(counts)])
+        return [one for reply in replies for one in _deliveries(reply)]
+
+    def _reads(self, counts: Mapping[str, int]) -> list[tuple[Any, ...]]:
+        return [
             ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", count, "STREAMS", lane, ">")
             for lane, count in counts.items()
             if count > 0
         ]
-        return [one for reply in self.wire.batch(commands) for one in _deliveries(reply)] if commands else []
-
-    def wait(self, block_ms: int) -> list[Delivery]:
-        """Block until an entry comes in any lane; Redis wakes a blocked reader with one, whatever COUNT says."""
-        lanes = self.keys.lanes
-        marks = (">",) * len(lanes)
-        reply = self.wire.command(
-            *("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1, "BLOCK", block_ms, "STREAMS", *lanes, *marks)
-        )
-        return list(_deliveries(reply))
 
     def reclaim(
         self, lane: str, *, lease_ms: int, room: int, max_deliveries: int, solo: bool, cursor: str = "-"
@@ -155,7 +161,8 @@ class QueueStream:
         """Which of the requests are not wanted any more."""
         if not request_ids:
             return []
-        replies = self.wire.command("MGET", *[self.keys.cancel(one) for one in request_ids])
+        start = self.keys.cancel("")
+        replies = self.wire.command("MGET", *[start + one for one in request_ids])
         return [reply is not None for reply in replies]
 
     def renew(self, held: Mapping[str, Sequence[str]]) -> set[str]:
@@ -270,4 +277,6 @@ def _deliveries(reply: Any) -> Iterable[Delivery]:
 
 
 def _fields(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
+    if flat is not None and len(flat) == 4:
+        return {flat[0]: flat[1], flat[2]: flat[3]}
     return dict(zip(flat[::2], flat[1::2], strict=True)) if flat else {}
