@@ -84,8 +84,8 @@ class Child:
     def hear(self) -> None:
         """Take every message that is there."""
         try:
-            while self.channel.poll():
-                self._take(self.channel.receive())
+            for message in self.channel.arrived():
+                self._take(message)
         except (EOFError, OSError):
             return  # it is dead or dying: its exit code says so in a moment
 

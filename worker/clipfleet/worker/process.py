@@ -6,6 +6,7 @@ exit. Reading stops first, since whatever is read after that would only be hande
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -38,6 +39,7 @@ __all__ = ["main"]
 
 log = logging.getLogger(__name__)
 STATS_EVERY_S = 1.0
+COLLECT_AFTER = 10_000  # objects, from Python's 700: a batch in flight has more than that, and none of it is garbage
 
 
 def main(channel_fd: int) -> int:
@@ -58,6 +60,7 @@ def main(channel_fd: int) -> int:
     except (ClipfleetError, ImportError, OSError, ValueError) as error:
         channel.send("failed", f"{type(error).__name__}: {error}")
         return CANNOT_START
+    _collect_seldom()
     channel.send("ready", assembled.facts)
     return Process(config, name, channel, assembled).run()
 
@@ -174,6 +177,13 @@ class Process:
             except REFUSED as error:
                 log.warning("%d requests could not be handed back; their leases will run out: %s", len(mine), error)
         self._ledger.remove(entries)
+
+
+def _collect_seldom() -> None:
+    """Look for cycles less often, and never again among what was loaded: they were a twelfth of a request's cost."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
 
 
 def _log_to_stderr(name: str, level: str) -> None:
