@@ -19,7 +19,7 @@ PUBLIC = {
         "StoreFailed", "Unavailable", "Vector", "decode_request", "decode_result", "encode_failure",
         "encode_success", "error_for", "new_id",
     },
-    "clipfleet.schemas.codec": {"decode_map", "encode_map"},
+    "clipfleet.schemas.codec": {"decode_map", "encode_around", "encode_map"},
     "clipfleet.schemas.errors": {
         "BadInput", "Cancelled", "ClipfleetError", "ErrorCode", "Expired", "ModelFailed", "ProtocolError",
         "QueueFull", "RequestFailed", "StoreFailed", "Unavailable", "error_for",

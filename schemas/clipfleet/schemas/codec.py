@@ -10,12 +10,13 @@ from clipfleet.schemas.errors import ErrorCode, ProtocolError
 from clipfleet.schemas.limits import MAX_ARRAY_ITEMS, MAX_DEPTH, MAX_MAP_ITEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["decode_map", "encode_map"]
+__all__ = ["decode_map", "encode_around", "encode_map"]
 
 _LEAVES: Final = frozenset({str, bytes, int, float, bool, type(None)})
 _CONTAINERS: Final = (dict, list, tuple)
+_EXTENSIONS: Final = (msgpack.ExtType, msgpack.Timestamp)
 
 
 def encode_map(value: Mapping[str, Any]) -> bytes:
@@ -26,16 +27,23 @@ def encode_map(value: Mapping[str, Any]) -> bytes:
             beyond 64 bits, lone surrogates, and what is beyond ``decode_map``'s limits.
     """
     _check_before(value, 1)
-    try:
-        packed: bytes = msgpack.packb(value, use_bin_type=True)
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-        BufferError,
-    ) as error:  # UnicodeEncodeError is a ValueError
-        raise ProtocolError(f"not representable in msgpack: {error}") from None
-    return packed
+    return _pack(value)
+
+
+def encode_around(message: dict[str, Any], given: Iterable[object]) -> bytes:
+    """As ``encode_map``, for a message that we made ourselves around ``given``, its values that somebody else made.
+
+    Only these are looked at, as they stand in a message: what every request has in common is known to be carried.
+
+    Raises:
+        ProtocolError: as ``encode_map``.
+    """
+    for value in given:
+        if type(value) is not dict:
+            _check_child(value, 1)
+        elif value:
+            _check_before(value, 2)
+    return _pack(message)
 
 
 def decode_map(data: bytes, *, max_bytes: int) -> dict[str, Any]:
@@ -65,14 +73,22 @@ def decode_map(data: bytes, *, max_bytes: int) -> dict[str, Any]:
         raise ProtocolError(f"not valid msgpack: {type(error).__name__}") from None
     if type(value) is not dict:
         raise ProtocolError("the message is not a map")
-    _check(value)
+    _check(value, 1)
     return value
+
+
+def _pack(value: Mapping[str, Any]) -> bytes:
+    try:
+        packed: bytes = msgpack.packb(value)
+    except (TypeError, ValueError, OverflowError, BufferError) as error:  # UnicodeEncodeError is a ValueError
+        raise ProtocolError(f"not representable in msgpack: {error}") from None
+    return packed
 
 
 def _check_before(node: Any, depth: int) -> None:
     """All of ``decode_map``'s limits but the bytes, depth first: a list that holds itself twice ends at the limit.
 
-    Runs for every request, so the usual cases are plain loops: 1 us for a text's request, as packing it.
+    Runs for every request, so the usual cases are plain loops.
     """
     if depth > MAX_DEPTH:
         raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
@@ -91,9 +107,11 @@ def _check_before(node: Any, depth: int) -> None:
 
 
 def _check_child(child: object, depth: int) -> None:
-    if isinstance(child, msgpack.ExtType | msgpack.Timestamp):
+    if type(child) is dict:
+        _check_before(child, depth + 1)
+    elif isinstance(child, _EXTENSIONS):  # a Timestamp, and an ExtType, which is a tuple
         raise ProtocolError(f"not representable in msgpack: {type(child).__name__} is not taken")
-    if isinstance(child, _CONTAINERS):
+    elif isinstance(child, _CONTAINERS):
         _check_before(child, depth + 1)
 
 
@@ -106,20 +124,19 @@ def _no_extensions(code: int, _data: bytes) -> NoReturn:
     raise ValueError(f"extension type {code}")
 
 
-def _check(root: dict[Any, Any]) -> None:
-    """Depth and key types, level by level: the nesting is the sender's choice, and this runs for every message."""
-    level: list[Any] = [root]
-    for _ in range(MAX_DEPTH):
-        below = []
-        for node in level:
-            children = node
-            if type(node) is dict:
-                for key in node:
-                    if type(key) is not str:
-                        raise ProtocolError("map keys must be strings")
-                children = node.values()
-            below += [child for child in children if type(child) is dict or type(child) is list]
-        if not below:
-            return
-        level = below
-    raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
+def _check(node: Any, depth: int) -> None:
+    """Depth and key types; the nesting is the sender's choice and ends at the limit, before Python's own.
+
+    Runs for every message, at both ends. An empty container below holds nothing to be looked at.
+    """
+    if depth > MAX_DEPTH:
+        raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
+    if type(node) is dict:
+        for key in node:
+            if type(key) is not str:
+                raise ProtocolError("map keys must be strings")
+        node = node.values()
+    for child in node:
+        kind = type(child)
+        if (kind is dict or kind is list) and (child or depth == MAX_DEPTH):
+            _check(child, depth + 1)

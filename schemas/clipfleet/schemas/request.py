@@ -61,7 +61,9 @@ class InvalidRequest(ProtocolError):
 
 @dataclass(slots=True)
 class Request:
-    """One request. (Not frozen, since a frozen dataclass takes five times as long to make; a worker makes one for each.)
+    """One request.
+
+    (It is not frozen, since a frozen dataclass takes five times as long to make.)
 
     Attributes:
         id: ``[A-Za-z0-9_-]{1,64}``.

@@ -139,13 +139,11 @@ class Settler:
         entry, error = outcome.entry, outcome.error
         if error is not None:
             return encode_failure(entry.id, error)
+        timing = outcome.timing if outcome.timing is not None else {}
+        timing["total"] = round((time.monotonic() - entry.read_at) * 1000.0, 3)
         try:
             return encode_success(
-                entry.id,
-                outcome.outputs or {},
-                model=outcome.model,
-                notes=outcome.notes,
-                timing={**(outcome.timing or {}), "total": round((time.monotonic() - entry.read_at) * 1000.0, 3)},
+                entry.id, outcome.outputs or {}, model=outcome.model, notes=outcome.notes, timing=timing
             )
         except ProtocolError as unfit:
             return encode_failure(entry.id, error_for(ErrorCode.INTERNAL, f"the outputs cannot be sent: {unfit}"))
