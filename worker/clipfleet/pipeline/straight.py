@@ -45,7 +45,11 @@ def take(task: Task, value: Any, moves: Moves) -> None:
         except Exception as error:  # noqa: BLE001  (values of somebody's code, of another number than its columns)
             _break(work, error, moves)
             return
+    before = len(moves.tasks)
     go_along(work, step.then, task.mark, moves)
+    if task.ticket is not None and len(moves.tasks) > before:
+        # What was announced while this was prepared is what comes next (only then there is a ticket).
+        moves.tasks[-1].ticket, task.ticket = task.ticket, None
 
 
 def go_along(work: Work, then: tuple[Step, ...], mark: float, moves: Moves) -> None:

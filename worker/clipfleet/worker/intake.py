@@ -102,7 +102,7 @@ class Intake:
         reserved = max(1, room // BULK_SHARE) if room > 1 else 0
         found = self._stream.read({interactive: room - reserved, bulk: reserved})
         if not found:
-            return self._stream.wait(BLOCK_MS, {interactive: room - reserved - 1, bulk: reserved})
+            return self._stream.wait(BLOCK_MS, then={interactive: room - reserved - 1, bulk: reserved})
         # One lane may have had less than its share; what is left of the room goes to the other, if that had all of its.
         of_bulk = sum(one.lane == bulk for one in found)
         left = room - len(found)

@@ -121,16 +121,23 @@ class QueueStream:
         commands = self._reads(counts)
         return [one for reply in self.wire.batch(commands) for one in _deliveries(reply)] if commands else []
 
-    def wait(self, block_ms: int, counts: Mapping[str, int]) -> list[Delivery]:
-        """Block until an entry comes in any lane; then take what came with it, ``counts[lane]`` more of each lane.
+    def wait(
+        self,
+        block_ms: int,
+        lanes: Sequence[str] | None = None,
+        count: int = 1,
+        then: Mapping[str, int] | None = None,
+    ) -> list[Delivery]:
+        """Block until an entry comes in any of the lanes (None: both); then take what came with it.
 
-        Redis wakes a blocked reader with one entry, whatever COUNT says. What is sent behind a blocked command is
-        done when that has its answer: so a burst is one batch, and not one request and then a batch.
+        Of each lane at most ``count`` are given if they are there; a reader that was blocked is woken with one,
+        whatever ``count`` says. What is sent behind a blocked command is done when that has its answer: so, with
+        ``then[lane]`` more of each lane, a burst is one batch, and not one request and then a batch.
         """
-        lanes = self.keys.lanes
-        marks = (">",) * len(lanes)
-        first = ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1, "BLOCK", block_ms, "STREAMS", *lanes, *marks)
-        replies = self.wire.batch([first, *self._reads(counts)])
+        lanes = self.keys.lanes if lanes is None else lanes
+        where = ("STREAMS", *lanes, *(">" for _ in lanes))
+        first = ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", count, "BLOCK", block_ms, *where)
+        replies = self.wire.batch([first, *self._reads(then or {})])
         return [one for reply in replies for one in _deliveries(reply)]
 
     def _reads(self, counts: Mapping[str, int]) -> list[tuple[Any, ...]]:

@@ -32,7 +32,7 @@ from clipfleet.schemas.errors import ErrorCode, RequestFailed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clipfleet.batching import BatcherStats
+    from clipfleet.batching import Batcher, BatcherStats
     from clipfleet.pipeline.engine.host import Host
     from clipfleet.pipeline.engine.leash import Leash
     from clipfleet.pipeline.program import Served, Step
@@ -61,7 +61,7 @@ class Engine:
         self._host = host
         self._rows = Rows(rows, host)
         self._groups: dict[str, BatcherGroup] = {}
-        self._batchers: dict[BatchStage, Any] = {}
+        self._batchers: dict[BatchStage, Batcher[Task]] = {}
         self._pools = {SHARED: self._pool(SHARED, threads)}
         self._watched: list[Watch] = []
         self._most_s = most_s
@@ -203,18 +203,17 @@ class Engine:
                 self._pools[stage.pool if isinstance(stage, EachStage) else SHARED].put(None, [task])
             elif isinstance(stage, BatchStage):
                 # From the stage that prepared it it comes with the ticket that was announced for it there.
-                before = (announced or {}).pop((task.row, task.step), None)
+                before = announced.pop((task.row, task.step), None) if announced else None
                 if before is not None:
                     task.ticket, before.ticket = before.ticket, None
                 waiting.setdefault(stage, []).append(task)
             elif isinstance(stage, EachStage):
-                self._announce(task)
                 chunk = chunks.setdefault(stage, [])
                 chunk.append(task)
                 if len(chunk) >= stage.chunk:
-                    self._pools[stage.pool].put(stage, chunks.pop(stage))
+                    self._prepare(stage, chunks.pop(stage))
         for stage, chunk in chunks.items():
-            self._pools[stage.pool].put(stage, chunk)
+            self._prepare(stage, chunk)
         for batching, group in waiting.items():
             self._enqueue(batching, group)
         for left in (announced or {}).values():  # what was prepared went elsewhere, or nowhere
@@ -233,29 +232,36 @@ class Engine:
                     mine,
                     enqueued_at=[task.work.enqueued_at for task in mine],
                     lane=lane,
-                    tickets=[task.ticket for task in mine] if ticketed else None,
+                    tickets=[task.ticket for task in mine if task.ticket is not None] if ticketed else None,
                 )
             except Closed:
                 return  # stopping: what is not taken any more stays held, and is handed back
             for task in mine:
                 task.ticket = None
 
-    def _announce(self, task: Task) -> None:
-        after = self._batcher_after(task)
-        if after is not None:
-            task.ticket = after.announce()[0]
+    def _prepare(self, stage: EachStage, chunk: list[Task]) -> None:
+        """Put a chunk to its pool, announced where its tasks come to next."""
+        coming: dict[Batcher[Task], list[Task]] = {}
+        for task in chunk:
+            after = self._batcher_after(task.step)
+            if after is not None:
+                coming.setdefault(after, []).append(task)
+        for batcher, tasks in coming.items():
+            for task, ticket in zip(tasks, batcher.announce(len(tasks)), strict=True):
+                task.ticket = ticket
+        self._pools[stage.pool].put(stage, chunk)
 
     def _retract(self, task: Task) -> None:
         if task.ticket is not None:
-            after = self._batcher_after(task)
+            after = self._batcher_after(task.step)
             if after is not None:
                 after.retract(task.ticket)
             task.ticket = None
 
-    def _batcher_after(self, task: Task) -> Any:
-        """The batcher that a task will come to next, if that is certain."""
-        then = task.step.then
-        if task.step.does != "map" or len(then) != 1 or then[0].waits_for != 1:
+    def _batcher_after(self, step: Step) -> Batcher[Task] | None:
+        """The batcher that a task of this step will come to next, if that is certain."""
+        then = step.then
+        if step.does != "map" or len(then) != 1 or then[0].waits_for != 1:
             return None
         stage = then[0].stage
         return self._batchers[stage] if isinstance(stage, BatchStage) else None
