@@ -89,7 +89,7 @@ class Settler:
 
     def _settle(self, outcomes: Sequence[Outcome]) -> None:
         self._hooks.before_settle(len(outcomes))
-        settlements = {place: self._settlement(outcome) for place, outcome in enumerate(outcomes)}
+        settlements = dict(enumerate(map(self._settlement, outcomes)))
         while settlements:
             # Each refusal takes a part away: the answer, or the dead letter.
             refused = self._send(settlements)

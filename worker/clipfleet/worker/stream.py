@@ -68,11 +68,6 @@ class Settlement(NamedTuple):
     reply_ttl_ms: int
     letter: Sequence[str | int | bytes] = ()
 
-    @property
-    def plain(self) -> bool:
-        """Whether ``settle_many.lua`` may end it together with others: no owner is asked for, and nothing buried."""
-        return not self.owner and not self.letter and self.reply_ttl_ms > 0
-
 
 class QueueStream:
     """The lanes of one queue, read and settled over one connection.
@@ -255,22 +250,23 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def _grouped(settlements: Sequence[Settlement]) -> tuple[list[int], list[list[int]]]:
-    """Places of those that need a call of their own, and of those that share one: of one lane, up to a megabyte."""
+    """Places of those that need a call of their own, and of those that share one: of one lane, up to a megabyte.
+
+    ``settle_many.lua`` asks for no owner, buries nothing, and answers somebody.
+    """
     alone: list[int] = []
     together: list[list[int]] = []
-    open_: dict[str, list[int]] = {}
-    size: dict[str, int] = {}
+    filling: dict[str, tuple[list[int], int]] = {}  # by lane, the last of its calls and the bytes in it
     for place, one in enumerate(settlements):
-        if not one.plain:
+        if one.owner or one.letter or one.reply_ttl_ms == 0:
             alone.append(place)
             continue
-        lane = one.lane
-        size[lane] = size.get(lane, 0) + len(one.result)
-        if lane not in open_ or len(open_[lane]) >= MOST_TOGETHER or size[lane] > MOST_TOGETHER_BYTES:
-            open_[lane] = []
-            size[lane] = len(one.result)
-            together.append(open_[lane])
-        open_[lane].append(place)
+        places, size = filling.get(one.lane, ([], 0))
+        if not places or len(places) >= MOST_TOGETHER or size + len(one.result) > MOST_TOGETHER_BYTES:
+            places, size = [], 0
+            together.append(places)
+        places.append(place)
+        filling[one.lane] = places, size + len(one.result)
     return alone, together
 
 
