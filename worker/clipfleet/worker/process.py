@@ -180,7 +180,7 @@ class Process:
 
 
 def _collect_seldom() -> None:
-    """Look for cycles less often, and never again among what was loaded: they were a twelfth of a request's cost."""
+    """Look for cycles less often, and never again among what was loaded: that was 7 % of a request's cost."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
