@@ -85,7 +85,7 @@ def test_given_any_line_of_steps_when_run_then_it_gives_what_the_general_way_giv
         assert outcomes(made) == found
 
 
-# Which are straight -----------------------------------------------------------------------------------------------------
+# Which are straight --------------------------------------------------------------------------------------------------
 
 
 def program(made: Pipeline) -> Program:
@@ -117,7 +117,7 @@ def test_given_a_definition_when_compiled_then_only_one_line_over_one_row_is_str
     assert program(made).straight is expected
 
 
-# Who ends it ------------------------------------------------------------------------------------------------------------
+# Who ends it ----------------------------------------------------------------------------------------------------------
 
 
 def begun(made: Pipeline) -> tuple[Rows, Work, Moves]:
