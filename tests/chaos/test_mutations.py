@@ -49,6 +49,13 @@ MUTATIONS = [
         f"{LUA}/settle.lua",
         "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end",
         "redis.call('XACK', KEYS[1], 'workers', ARGV[1])",
+        "tests/redis/test_scripts_settle.py -k another_settles",
+    ),
+    Mutation(
+        "the XACK test in settle_many.lua",
+        f"{LUA}/settle_many.lua",
+        "if answer == 1 then",
+        "if answer then",
         "tests/chaos/test_owners.py -k success-alone",
     ),
     Mutation(

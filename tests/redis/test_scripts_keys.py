@@ -64,10 +64,20 @@ def test_given_a_life_of_a_queue_when_watched_then_scripts_touch_only_declared_k
     queue.redis.xdel(keys.lanes[0], third)
     queue.reclaim("w2")
     queue.leave("w1")
-    queue.settle(bulk, size=4, lane=1)
+    queue.settle_many((bulk, 4, keys.inbox("p"), b"r"), lane=1)
     queue.leave("w1")
     assert queue.undeclared == []
-    assert set(queue.touched) == {"admit", "settle", "reclaim", "renew", "handback", "leave", "heartbeat", "join"}
+    assert set(queue.touched) == {
+        "admit",
+        "settle",
+        "settle_many",
+        "reclaim",
+        "renew",
+        "handback",
+        "leave",
+        "heartbeat",
+        "join",
+    }
     # The watch has seen what matters: each script's writes, and a key for each command.
     writes = {verb for commands in queue.touched.values() for verb in commands}
     assert writes >= {"XADD", "INCRBY", "SET", "XACK", "XDEL", "RPUSH", "PEXPIRE", "XCLAIM", "ZADD", "HSET", "ZREM"}

@@ -116,6 +116,20 @@ class QueueMachine(RuleBasedStateMachine):
             assert answer == 1
             entry.answers = 1
 
+    @precondition(lambda self: self.entries)
+    @rule(data=st.data(), lane=st.integers(0, 1))
+    def settle_many(self, data, lane):
+        mine = [one for one in self.entries if one.lane == lane]
+        if not mine:
+            return
+        chosen = data.draw(st.lists(st.sampled_from(mine), min_size=1, max_size=4))
+        items = [(one.stream_id, one.size, self.result_key(one), b"result") for one in chosen]
+        expected = []
+        for one in chosen:  # the same one twice, too: the second is settled already
+            expected.append(int(bool(one.owner) and not one.answers))
+            one.answers |= expected[-1]
+        assert self.queue.settle_many(*items, lane=lane) == expected
+
     @rule(worker=WORKERS)
     def die_or_stop(self, worker):
         for one in self.held(worker):

@@ -28,7 +28,7 @@ class Admitted:
 
 
 class ScriptQueue:
-    """The eight scripts of one queue as methods; everything else is plain Redis."""
+    """The scripts of one queue as methods; everything else is plain Redis."""
 
     def __init__(self, client: redis.Redis, keys: QueueKeys) -> None:
         self.redis = client
@@ -88,6 +88,15 @@ class ScriptQueue:
         first, other = self.keys.lanes[lane], self.keys.lanes[1 - lane]
         keys = [first, other, self.keys.bytes, reply_to or self.keys.result("a1"), self.keys.dead]
         return self.run("settle", keys, stream_id, size, owner, result, ttl_ms, *dead)
+
+    def settle_many(self, *items: tuple[Any, ...], ttls: dict[str, Any] | None = None, lane: int = 0) -> list[int]:
+        """Each of ``items`` is (stream id, size, reply_to, result); ``ttls`` by reply_to, 5,000 where it says none."""
+        first, other = self.keys.lanes[lane], self.keys.lanes[1 - lane]
+        targets = list(dict.fromkeys(reply_to for _, _, reply_to, _ in items))
+        args = [(ttls or {}).get(one, 5_000) for one in targets]
+        for stream_id, size, reply_to, result in items:
+            args += [stream_id, size, targets.index(reply_to) + 1, result]
+        return self.run("settle_many", [first, other, self.keys.bytes, *targets], *args)
 
     def reclaim(
         self, consumer: str = "w2", *, room: int = 64, solo: bool = True, cursor: str = "-", max_deliveries: int = 3

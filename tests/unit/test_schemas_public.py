@@ -32,7 +32,7 @@ PUBLIC = {
     "clipfleet.schemas.scripts": {"Script", "load"},
 }  # fmt: skip
 
-SCRIPTS = {"admit", "settle", "reclaim", "renew", "handback", "leave", "heartbeat", "join"}
+SCRIPTS = {"admit", "settle", "settle_many", "reclaim", "renew", "handback", "leave", "heartbeat", "join"}
 
 
 @pytest.mark.parametrize("module", PUBLIC)
@@ -82,6 +82,7 @@ def test_given_the_numbers_that_scripts_hold_when_compared_then_they_are_the_sam
         assert re.search(rf"tonumber\(fleet\[\d\]\) or {getattr(limits, name)}\b", admit), name
     assert f"ttl > {limits.MAX_TTL_MS} " in admit
     assert f"ttl > {limits.MAX_REPLY_TTL_MS} " in settle
+    assert f"ttl > {limits.MAX_REPLY_TTL_MS} " in scripts.load("settle_many").text
     assert f"'MAXLEN', '{limits.DEAD_MAX_ENTRIES}'" in settle
 
 

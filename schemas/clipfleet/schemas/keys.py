@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from clipfleet.schemas.errors import ProtocolError
@@ -107,8 +108,7 @@ class QueueKeys:
 
     def is_inbox(self, reply_to: str) -> bool:
         """Whether ``reply_to`` names an inbox of this queue."""
-        start = self.base + "inbox:"
-        return reply_to.startswith(start) and NAME.match(reply_to, len(start)) is not None
+        return _is_inbox(self.base, reply_to)
 
     def may_reply_to(self, reply_to: str, request_id: str) -> bool:
         """Whether a worker may write the result of ``request_id`` to ``reply_to``.
@@ -117,3 +117,9 @@ class QueueKeys:
         write to a key of its choice.
         """
         return reply_to == self.result(request_id) or self.is_inbox(reply_to)
+
+
+@lru_cache(maxsize=1_024)  # a producer names its own with each request
+def _is_inbox(base: str, reply_to: str) -> bool:
+    start = base + "inbox:"
+    return reply_to.startswith(start) and NAME.match(reply_to, len(start)) is not None

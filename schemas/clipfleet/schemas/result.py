@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
-from clipfleet.schemas.codec import decode_map, encode_map
+from clipfleet.schemas.codec import decode_map, encode_around, encode_map
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
 from clipfleet.schemas.keys import ID
 from clipfleet.schemas.limits import MAX_RESULT_BYTES, VERSION
@@ -191,17 +191,16 @@ def encode_success(
     timing: Mapping[str, float] | None = None,
 ) -> bytes:
     """A success as msgpack."""
-    return encode_map(
-        {
-            "v": VERSION,
-            "id": request_id,
-            "ok": True,
-            "outputs": outputs,
-            "model": model,
-            "notes": notes or {},
-            "timing": timing or {},
-        }
-    )
+    message: dict[str, Any] = {
+        "v": VERSION,
+        "id": request_id,
+        "ok": True,
+        "outputs": outputs,
+        "model": model,
+        "notes": notes or {},
+        "timing": timing or {},
+    }
+    return encode_around(message, (outputs, notes, timing))
 
 
 def encode_failure(request_id: str, error: RequestFailed) -> bytes:

@@ -27,7 +27,7 @@ class Script:
 
 @cache
 def load(name: str) -> Script:
-    """The script ``name``: admit, settle, reclaim, renew, handback, leave, heartbeat or join.
+    """The script ``name``: admit, settle, settle_many, reclaim, renew, handback, leave, heartbeat or join.
 
     Raises:
         FileNotFoundError: when there is none of that name.

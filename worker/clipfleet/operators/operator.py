@@ -74,8 +74,7 @@ class Noted(NamedTuple):
     notes: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """The request that the running operator works for.
 
     Attributes:

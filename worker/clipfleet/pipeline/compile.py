@@ -9,6 +9,7 @@ from clipfleet.pipeline.graph import borrowed, parent_scope
 from clipfleet.pipeline.program import Does, Program, Served, Step
 from clipfleet.pipeline.stage import EachStage
 from clipfleet.pipeline.stages import Stages
+from clipfleet.pipeline.straight import is_straight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -99,6 +100,7 @@ class _Compiler:
             many=bool(self._pipeline.flow.scope),
             needs_store=any(getattr(one, "resource", "").startswith("store") for one in self._operators),
             of_model=any(one.of_model for one in self._operators),
+            straight=is_straight(start.then),
         )
 
     def _sole_model(self) -> str | None:
@@ -141,8 +143,11 @@ class _Compiler:
 
     def _output(self, node: Node, reads: tuple[tuple[int, int], ...], depth: int) -> None:
         """Pack each row as a tuple; gather them, level by level, into one list in the request's row."""
-        step = self._inline(lambda *values: list(values), reads, depth)
+        pack = (lambda *values: list(values)) if depth else (lambda *values: [list(values)])
+        step = self._inline(pack, reads, depth)
         self._place_node(node, step, step)
+        if not depth:
+            return
         for level in range(depth, 0, -1):
             gather = self._step("output", "gather", None, ((0, step.writes[0]),), (self._new_place(level - 1),), level)
             self._exit[node.scope[level - 1]].gathers += (gather,)
@@ -215,9 +220,7 @@ class _Compiler:
 
 
 def _flat(rows: Any, depth: int) -> list[Any]:
-    """Lists of lists of rows, ``depth`` deep, as one list of rows; a row alone as a list of it."""
-    if depth == 0:
-        return [rows]
+    """Lists of lists of rows, ``depth`` deep, as one list of rows."""
     for _ in range(depth - 1):
         rows = [row for inner in rows for row in inner]
     return list(rows)

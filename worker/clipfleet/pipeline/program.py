@@ -65,6 +65,7 @@ class Program:
         many: whether the output may have several rows: then the wire carries ``rows``.
         needs_store: whether a stage of it asks the store.
         of_model: whether a model is involved: its fingerprint then stands in the result.
+        straight: whether its steps are one line over the request's own row.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Program:
     many: bool
     needs_store: bool
     of_model: bool
+    straight: bool
 
     def read_inputs(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
         """The row that a request begins with.

@@ -7,11 +7,13 @@ million of them holds a few; and each group may always have one, so that everyth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from clipfleet.pipeline.foreign import contained, unnoted
+from clipfleet.pipeline.moves import Moves
 from clipfleet.pipeline.room import Room
-from clipfleet.pipeline.work import Group, Row, Task, Work, read
+from clipfleet.pipeline.straight import go_along, take
+from clipfleet.pipeline.work import Group, Row, Task, read, write
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
@@ -20,24 +22,11 @@ if TYPE_CHECKING:
     from clipfleet.pipeline.engine.host import Host
     from clipfleet.pipeline.engine.leash import Leash
     from clipfleet.pipeline.program import Step
+    from clipfleet.pipeline.work import Work
 
-__all__ = ["Moved", "Rows"]
+__all__ = ["Rows"]
 
 _END = object()
-
-
-class Moved(NamedTuple):
-    """What came of a step.
-
-    Attributes:
-        tasks: what is to be done next, for any request.
-        ended: whether its request has all that it asked for, just now.
-        error: what an inline step or a source of rows raised; its request is over.
-    """
-
-    tasks: list[Task]
-    ended: bool = False
-    error: Exception | None = None
 
 
 class Rows:
@@ -52,22 +41,29 @@ class Rows:
         self._room = Room(most)
         self._host = host
 
-    def begin(self, work: Work, mark: float) -> Moved:
+    def begin(self, work: Work, mark: float, moves: Moves) -> None:
         """The first tasks of a request."""
+        if work.program.straight:
+            go_along(work, work.program.first, mark, moves)
+            return
         work.row.pending = 1
-        move = _Move(self._room, work, mark)
-        return move.run(None, move.begin)
+        move = _Move(self._room, work, mark, moves)
+        move.run(None, move.begin)
 
-    def done(self, task: Task, value: Any) -> Moved:
+    def done(self, task: Task, value: Any, moves: Moves) -> None:
         """A task has its value."""
-        move = _Move(self._room, task.work, task.mark)
-        return move.run(task, move.apply, task.row, task.step, value)
+        if task.work.program.straight:
+            take(task, value, moves)
+            return
+        move = _Move(self._room, task.work, task.mark, moves)
+        move.run(task, move.apply, task.row, task.step, value)
 
-    def drop(self, task: Task) -> Moved:
+    def drop(self, task: Task, moves: Moves) -> None:
         """A task will not be run: its request has its verdict."""
-        return _Move(self._room, task.work, task.mark).run(task)
+        if not task.work.program.straight:
+            _Move(self._room, task.work, task.mark, moves).run(task)
 
-    def pump(self, task: Task, leash: Leash, follow: Callable[[list[Task]], None]) -> Moved:
+    def pump(self, task: Task, leash: Leash, follow: Callable[[list[Task]], None]) -> Moves:
         """Open further rows of a task's group; its source may run somebody's code: call it on a pool.
 
         ``follow`` takes what is to be done for each row at once: the source may take its time for the next. It may
@@ -79,11 +75,12 @@ class Rows:
         """
         group, work = task.group, task.work
         assert group is not None  # noqa: S101  (that is what such a task has)
-        move = _Move(self._room, work, task.mark)
+        moves = Moves()
+        move = _Move(self._room, work, task.mark, moves)
         with work.lock:
             if group.source is None or group.pumping:
                 move.pass_on()
-                return move.moved(ended=False)
+                return moves
             group.pumping = True
         while not self._host.stop.is_set():
             late = self._host.late(work)
@@ -92,10 +89,11 @@ class Rows:
                     move.fail(late)
                 source = None if work.over else group.source
                 if source is None:
-                    return move.finish(group)
+                    move.finish(group)
+                    return moves
                 if not self._room.take(work, group):
                     group.pumping = False
-                    return move.moved(ended=False)
+                    return moves
                 group.live += 1  # held for the row that is being made
             leash.begin((task,))
             try:
@@ -107,31 +105,33 @@ class Rows:
                 if value is _END:
                     group.live -= 1
                     move.give()
-                    return move.finish(group, error)
+                    move.finish(group, error)
+                    return moves
                 move.open(group, value)
-            follow(move.tasks())
-        return Moved([])
+            opened, moves.tasks = moves.tasks, []
+            follow(opened)
+        return moves
 
-    def abandon(self, task: Task) -> Moved:
+    def abandon(self, task: Task) -> Moves:
         """The source of a task's group never answered: its request has its verdict, and the rest goes without it."""
         group = task.group
         assert group is not None  # noqa: S101  (that is what such a task has)
-        move = _Move(self._room, task.work, task.mark)
+        moves = Moves()
+        move = _Move(self._room, task.work, task.mark, moves)
         with task.work.lock:
             group.live -= 1
             move.give()
-            return move.finish(group)
+            move.finish(group)
+        return moves
 
 
 class _Move:
     """One change to a request's rows, under its lock."""
 
-    def __init__(self, room: Room, work: Work, mark: float) -> None:
-        self._room, self._work, self._mark = room, work, mark
-        self._tasks: list[Task] = []
-        self._error: Exception | None = None
+    def __init__(self, room: Room, work: Work, mark: float, moves: Moves) -> None:
+        self._room, self._work, self._mark, self._moves = room, work, mark, moves
 
-    def run(self, task: Task | None, change: Callable[..., None] | None = None, *arguments: Any) -> Moved:
+    def run(self, task: Task | None, change: Callable[..., None] | None = None, *arguments: Any) -> None:
         """Do ``change``, then one thing less is under way for the task's row (the request's, without a task)."""
         row = self._work.row if task is None else task.row
         with self._work.lock:
@@ -140,27 +140,24 @@ class _Move:
                     row.values[place] = None
             if change is not None and not self._work.over:
                 self._try(change, *arguments)
-            return self.moved(ended=self._leave(row))
+            if self._leave(row):
+                self._end()
 
-    def tasks(self) -> list[Task]:
-        """What is to be done so far."""
-        tasks, self._tasks = self._tasks, []
-        return tasks
-
-    def finish(self, group: Group, error: Exception | None = None) -> Moved:
+    def finish(self, group: Group, error: Exception | None = None) -> None:
         """No more rows come to a group."""
         if error is not None:
             self.fail(error)
         group.pumping = False
         group.source = None
         self.pass_on()
-        return self.moved(ended=not group.live and self._close(group))
+        if not group.live and self._close(group):
+            self._end()
 
-    def moved(self, *, ended: bool) -> Moved:
-        """What came of it; nothing ends twice."""
-        ended = ended and not self._work.over
-        self._work.over |= ended
-        return Moved(self._tasks, ended, self._error)
+    def _end(self) -> None:
+        """All is done; nothing ends twice."""
+        if not self._work.over:
+            self._work.over = True
+            self._moves.ended.append(self._work)
 
     def _try(self, change: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -171,7 +168,8 @@ class _Move:
     def fail(self, error: Exception) -> None:
         """The request is over; what is under way for it still has to come to its end, without doing anything."""
         if not self._work.over:
-            self._work.over, self._error = True, error
+            self._work.over = True
+            self._moves.broken.append((self._work, error))
 
     # Steps --------------------------------------------------------------------------------------------------------
 
@@ -200,7 +198,7 @@ class _Move:
             self.apply(row, step, unnoted(self._work, contained(step.stage.runs[0], *values)))
         else:
             row.pending += 1
-            self._tasks.append(Task(self._work, row, step, self._mark))
+            self._moves.tasks.append(Task(self._work, row, step, self._mark))
 
     def _go_on(self, row: Row, step: Step) -> None:
         for following in step.then:
@@ -209,7 +207,7 @@ class _Move:
     def apply(self, row: Row, step: Step, value: Any) -> None:
         """Do with a stage's value what the step is for."""
         if step.does == "map":
-            _write(row, step, value)
+            write(row, step, value)
         elif step.does == "filter":
             if not value:
                 return
@@ -232,7 +230,7 @@ class _Move:
     def _continue(self, group: Group) -> bool:
         """Open as many rows as there is room for; whether the request's own row is done with that."""
         if group.lazy and not self._work.over:
-            self._tasks.append(Task(self._work, group.row, group.step, self._mark, group))
+            self._moves.tasks.append(Task(self._work, group.row, group.step, self._mark, group))
             return False
         group.pumping = True
         while not self._work.over:
@@ -259,7 +257,7 @@ class _Move:
         self._leave(row)
 
     def _start(self, row: Row, step: Step, value: Any) -> None:
-        _write(row, step, unnoted(self._work, value))
+        write(row, step, unnoted(self._work, value))
         self._go_on(row, step)
 
     def _close(self, group: Group) -> bool:
@@ -300,17 +298,4 @@ class _Move:
     def _wake(self, waiting: tuple[Work, Group] | None) -> None:
         if waiting is not None:
             work, group = waiting
-            self._tasks.append(Task(work, group.row, group.step, self._mark, group))
-
-
-def _write(row: Row, step: Step, value: Any) -> None:
-    places = step.writes
-    if len(places) == 1:
-        row.values[places[0]] = value
-        return
-    found = tuple(value) if isinstance(value, tuple | list) else (value,)
-    if places and len(found) != len(places):
-        text = f"stage {step.name!r} gave {len(found)} values for {len(places)} columns"
-        raise error_for(ErrorCode.MODEL_FAILED, text)
-    for place, one in zip(places, found, strict=bool(places)):
-        row.values[place] = one
+            self._moves.tasks.append(Task(work, group.row, group.step, self._mark, group))

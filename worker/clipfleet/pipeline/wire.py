@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -15,14 +15,22 @@ if TYPE_CHECKING:
 
 __all__ = ["outputs_of", "to_wire"]
 
+_AS_IT_IS: Final = frozenset({bytes, str, int, float, bool, type(None)})
+
 
 def outputs_of(program: Program, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """The outputs of a result: the columns of its row, or ``{"rows": [...]}`` where there may be several or none."""
-    maps = [
-        {name: to_wire(value) for name, value in zip(program.outputs, row, strict=True) if value is not OMIT}
-        for row in rows
-    ]
-    return maps[0] if not program.many and len(maps) == 1 else {"rows": maps}
+    if not program.many and len(rows) == 1:
+        return _columns(program, rows[0])
+    return {"rows": [_columns(program, row) for row in rows]}
+
+
+def _columns(program: Program, row: Sequence[Any]) -> dict[str, Any]:
+    return {
+        name: value if type(value) in _AS_IT_IS else to_wire(value)
+        for name, value in zip(program.outputs, row, strict=True)
+        if value is not OMIT
+    }
 
 
 def to_wire(value: Any) -> Any:

@@ -84,20 +84,20 @@ class Child:
     def hear(self) -> None:
         """Take every message that is there."""
         try:
-            while self.channel.poll():
-                self._take(self.channel.receive())
+            for message in self.channel.arrived():
+                self._take(message)
         except (EOFError, OSError):
             return  # it is dead or dying: its exit code says so in a moment
 
     def _take(self, message: list[Any]) -> None:
-        kind, what = message
+        kind, what, *more = message
         if kind == "held":
+            for lane, ids in more[0].items():
+                held = self.held[lane]
+                for stream_id in ids:
+                    held.pop(stream_id, None)
             for lane, entries in what.items():
                 self.held[lane].update(entries)
-        elif kind == "gone":
-            for lane, ids in what.items():
-                for stream_id in ids:
-                    self.held[lane].pop(stream_id, None)
         elif kind == "call":
             self.call_began = what
         elif kind == "ready":

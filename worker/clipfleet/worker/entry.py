@@ -22,7 +22,8 @@ class Entry:
 
     Attributes:
         lane: key of the stream that it is in.
-        stream_id: its id there; the milliseconds before the dash are when it was enqueued, by the server's clock.
+        stream_id: its id there; the milliseconds before the dash are ``enqueued_ms``.
+        enqueued_ms: when it was enqueued, unix ms by the server's clock.
         size: bytes of ``m`` that admission counted; 0 for a bare XADD, which counts nothing.
         deliveries: how often it was delivered, this time included.
         read_at: when this process got it, by the monotonic clock.
@@ -35,6 +36,7 @@ class Entry:
 
     lane: str
     stream_id: str
+    enqueued_ms: int
     size: int
     deliveries: int
     read_at: float
@@ -48,11 +50,6 @@ class Entry:
     def place(self) -> tuple[str, str]:
         """Its lane and its id there: what enters both lanes in one millisecond has one id in both."""
         return self.lane, self.stream_id
-
-    @property
-    def enqueued_ms(self) -> int:
-        """When it was enqueued, unix ms by the server's clock."""
-        return int(self.stream_id.partition("-")[0])
 
     @property
     def id(self) -> str:
@@ -73,7 +70,8 @@ def open_entry(
     """Decode what a stream gave; never raises: an undecodable entry is an ``Entry`` with ``invalid``."""
     payload, deadline = fields.get(b"m"), fields.get(b"d")
     size = len(payload) if payload is not None and deadline is not None else 0
-    entry = Entry(lane, stream_id, size, deliveries, read_at, 0, None, None, payload or b"")
+    enqueued_ms = int(stream_id.partition("-")[0])
+    entry = Entry(lane, stream_id, enqueued_ms, size, deliveries, read_at, 0, None, None, payload or b"")
     try:
         if payload is None:
             raise InvalidRequest("the stream entry has no field 'm'")

@@ -36,14 +36,13 @@ class LeaseGate:
         dropped: list[tuple[Work, RequestFailed]] = []
         wanted: list[Work] = []
         ours, cancelled = self._asked(works)
+        server_ms = context.clock.now_ms()
         for work, unwanted in zip(ours, cancelled, strict=True):
-            error: RequestFailed | None = (
-                error_for(ErrorCode.CANCELLED, request_id=work.entry.id) if unwanted else context.late(work)
-            )
-            if error is None:
+            if not unwanted and work.entry.deadline_ms > server_ms:
                 wanted.append(work)
             elif work.claim():
-                dropped.append((work, error))
+                code = ErrorCode.CANCELLED if unwanted else ErrorCode.EXPIRED
+                dropped.append((work, error_for(code, request_id=work.entry.id)))
         context.failed(dropped)
         return wanted
 

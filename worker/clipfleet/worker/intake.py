@@ -13,7 +13,6 @@ from clipfleet.batching import Lane as Priority
 from clipfleet.pipeline.engine import incident
 from clipfleet.pipeline.work import Work
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
-from clipfleet.schemas.keys import Lane
 from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.entry import Entry, open_entry
 from clipfleet.worker.patience import Patience
@@ -56,6 +55,8 @@ class Intake:
 
     def __init__(self, config: WorkerConfig, context: Context, engine: Engine) -> None:
         self._config = config
+        self._keys = config.keys
+        self._interactive, self._bulk = config.keys.lanes
         self._context = context
         self._engine = engine
         self._stream = context.connect()
@@ -108,17 +109,19 @@ class Intake:
     def _read(self) -> list[Delivery]:
         """What is there, interactive first and a share for bulk; or the first entry that comes."""
         room = self._room()
-        interactive, bulk = self._config.keys.lanes
+        interactive, bulk = self._interactive, self._bulk
         reserved = max(1, room // BULK_SHARE) if room > 1 else 0
         found = self._stream.read({interactive: room - reserved, bulk: reserved})
+        if not found:
+            return self._stream.wait(BLOCK_MS, then={interactive: room - reserved - 1, bulk: reserved})
+        # One lane may have had less than its share; what is left of the room goes to the other, if that had all of its.
+        of_bulk = sum(one.lane == bulk for one in found)
         left = room - len(found)
-        if found:
-            # One lane may have had less than its share; what is left of the room goes to the other.
-            if left > 0 and len(found) >= min(room - reserved, reserved):
-                found += self._stream.read({interactive: left})
-                found += self._stream.read({bulk: room - len(found)})
-            return found
-        return self._stream.wait(BLOCK_MS)
+        if left > 0 and len(found) - of_bulk == room - reserved:
+            found += self._stream.read({interactive: left})
+        elif left > 0 and of_bulk == reserved:
+            found += self._stream.read({bulk: left})
+        return found
 
     def _read_beside_bulk(self) -> list[Delivery]:
         """Live requests alone, as they come, while bulk ones take all the room.
@@ -163,7 +166,7 @@ class Intake:
         """Hand back what was delivered in a reply that never came: nobody ran it, and no lease need end first."""
         if time.monotonic() > self._doubt_until:
             return
-        for lane in self._config.keys.lanes:
+        for lane in self._keys.lanes:
             mine = self._stream.mine(lane).items()
             unheard = [(one, deliveries - 1) for one, deliveries in mine if (lane, one) not in self._context.ledger]
             if self._stream.hand_back(lane, unheard, idle_ms=self._config.lease_ms):
@@ -189,30 +192,22 @@ class Intake:
     def _accept(self, deliveries: Sequence[Delivery]) -> None:
         if not deliveries:
             return
-        now = time.monotonic()
+        now, keys, most = time.monotonic(), self._keys, self._config.max_request_bytes
         entries = [
-            open_entry(
-                one.lane,
-                one.stream_id,
-                one.fields,
-                self._config.keys,
-                deliveries=one.deliveries,
-                read_at=now,
-                max_bytes=self._config.max_request_bytes,
-            )
-            for one in deliveries
+            open_entry(lane, stream_id, fields, keys, deliveries=count, read_at=now, max_bytes=most)
+            for lane, stream_id, fields, count in deliveries
         ]
         self._context.ledger.add(entries)
         cancelled = self._cancelled(entries)
         outcomes: list[Outcome] = []
         works: list[Work] = []
+        server_ms = self._context.clock.now_ms()
         for entry, unwanted in zip(entries, cancelled, strict=True):
-            outcome = self._verdict(entry, unwanted=unwanted)
-            if outcome is not None:
-                outcomes.append(outcome)
+            found = self._verdict(entry, server_ms, unwanted=unwanted) or self._plan(entry, server_ms)
+            if isinstance(found, Work):
+                works.append(found)
             else:
-                entry.payload = b""  # needed for dead letters alone; the request holds what is run
-                self._plan(entry, works, outcomes)
+                outcomes.append(found)
         self._context.settler.put(outcomes)
         self._engine.submit(self._storable(works), now)
 
@@ -224,7 +219,7 @@ class Intake:
             self._patience.trouble(error)
             return [False] * len(entries)
 
-    def _verdict(self, entry: Entry, *, unwanted: bool) -> Outcome | None:
+    def _verdict(self, entry: Entry, server_ms: float, *, unwanted: bool) -> Outcome | None:
         """How an entry ends without being run, or None."""
         if entry.deliveries > self._config.max_deliveries:
             text = f"{ErrorCode.POISONED.meaning} ({entry.deliveries - 1} times)"
@@ -233,44 +228,39 @@ class Intake:
             return Outcome(entry, entry.invalid, bury=True)
         if unwanted:
             return Outcome(entry, error_for(ErrorCode.CANCELLED, request_id=entry.id))
-        if self._context.clock.now_ms() >= entry.deadline_ms:
+        if server_ms >= entry.deadline_ms:
             # What was parked for an absent store did not simply come too late.
             stored = self._engine.store_troubled and self._uses_store(entry)
             return Outcome(entry, error_for(ErrorCode.STORE_FAILED if stored else ErrorCode.EXPIRED))
         return None
 
-    def _plan(self, entry: Entry, works: list[Work], outcomes: list[Outcome]) -> None:
+    def _plan(self, entry: Entry, server_ms: float) -> Work | Outcome:
+        """What is to be run for an entry, or why nothing can be."""
+        entry.payload = b""  # needed for dead letters alone; the request holds what is run
         request = entry.request
         assert request is not None  # noqa: S101  (an entry without a request has a verdict)
         try:
             program = self._engine.served.program(request.pipeline, request.inputs)
             values = program.read_inputs(request.inputs, request.options)
         except RequestFailed as error:
-            outcomes.append(Outcome(entry, error))
-            return
+            return Outcome(entry, error)
         except Exception as unforeseen:  # noqa: BLE001  (a pipeline's code on a stranger's inputs)
-            outcomes.append(Outcome(entry, incident(unforeseen, ErrorCode.INTERNAL, entry.id)))
-            return
-        bulk = entry.lane == self._config.keys.lane(Lane.BULK)
-        works.append(
-            Work(
-                request,
-                program,
-                entry,
-                enqueued_at=self._enqueued_at(entry),
-                deadline=time.monotonic() + (entry.deadline_ms - self._context.clock.now_ms()) / 1000.0,
-                lane=Priority.BULK if bulk else Priority.INTERACTIVE,
-                values=values,
-            )
+            return Outcome(entry, incident(unforeseen, ErrorCode.INTERNAL, entry.id))
+        read_at = entry.read_at
+        # Its age counts from when it was enqueued, at most max_delay ago, since older is no more overdue.
+        age_ms = min(max(server_ms - entry.enqueued_ms, 0.0), self._config.most_delay_ms)
+        return Work(
+            request,
+            program,
+            entry,
+            enqueued_at=read_at - age_ms / 1000.0,
+            deadline=read_at + (entry.deadline_ms - server_ms) / 1000.0,
+            lane=Priority.BULK if entry.lane == self._bulk else Priority.INTERACTIVE,
+            values=values,
         )
 
     def _uses_store(self, entry: Entry) -> bool:
         return entry.request is not None and self._engine.served.uses_store(entry.request.pipeline)
-
-    def _enqueued_at(self, entry: Entry) -> float:
-        """When its age began, by the monotonic clock: at most ``max_delay`` ago, since older is no more overdue."""
-        age_ms = self._context.clock.now_ms() - entry.enqueued_ms
-        return entry.read_at - min(max(age_ms, 0.0), self._config.most_delay_ms) / 1000.0
 
     def _storable(self, works: list[Work]) -> list[Work]:
         """Leave works for a full store in the queue, resting a while: embeddings must not wait behind them.
@@ -289,7 +279,7 @@ class Intake:
                 else:
                     parked.append(work.entry)
         self._context.settler.put(hopeless)
-        for lane in self._config.keys.lanes:
+        for lane in self._keys.lanes:
             ids = [(entry.stream_id, entry.deliveries - 1) for entry in parked if entry.lane == lane]
             try:
                 self._stream.hand_back(lane, ids, idle_ms=max(0, self._config.lease_ms - PARK_MS))

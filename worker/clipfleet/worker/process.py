@@ -6,6 +6,7 @@ exit. Reading stops first, since whatever is read after that would only be hande
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -38,6 +39,7 @@ __all__ = ["main"]
 
 log = logging.getLogger(__name__)
 STATS_EVERY_S = 1.0
+COLLECT_AFTER = 10_000  # objects, from Python's 700: a batch in flight has more than that, and none of it is garbage
 
 
 def main(channel_fd: int) -> int:
@@ -58,6 +60,7 @@ def main(channel_fd: int) -> int:
     except (ClipfleetError, ImportError, OSError, ValueError) as error:
         channel.send("failed", f"{type(error).__name__}: {error}")
         return CANNOT_START
+    _collect_seldom()
     channel.send("ready", assembled.facts)
     return Process(config, name, channel, assembled).run()
 
@@ -113,6 +116,7 @@ class Process:
         self._settler.close()
         settling.join()
         self._hand_back(self._ledger.held())
+        self._reporter.flush()
 
     def _connect(self) -> QueueStream:
         stream = QueueStream(Wire(self._config.redis_url), self._config.keys, self._name)
@@ -139,6 +143,7 @@ class Process:
                     self._ledger.renewed(at)
             if time.monotonic() >= stats_at:
                 stats_at = time.monotonic() + STATS_EVERY_S
+                self._reporter.flush()
                 self._channel.send("stats", self._stats())
 
     def _stats(self) -> dict[str, Any]:
@@ -174,6 +179,13 @@ class Process:
             except REFUSED as error:
                 log.warning("%d requests could not be handed back; their leases will run out: %s", len(mine), error)
         self._ledger.remove(entries)
+
+
+def _collect_seldom() -> None:
+    """Look for cycles less often, and never again among what was loaded: that was 7 % of a request's cost."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
 
 
 def _log_to_stderr(name: str, level: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from clipfleet.worker.entry import Entry
 
 __all__ = ["Reporter"]
+
+MOST_GONE = 256  # entries that are held no longer and not told of yet
 
 
 class Reporter:
@@ -21,19 +24,37 @@ class Reporter:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._gone: list[Entry] = []
+        # Held while sending, too: what was let go of and came back must be told in that order.
+        self._lock = threading.Lock()
 
     def holding(self, added: list[Entry], removed: list[Entry]) -> None:
-        """Entries that are held from now on, and those that are no longer."""
-        if added:
-            held: dict[str, list[tuple[str, int]]] = {}
-            for entry in added:
-                held.setdefault(entry.lane, []).append((entry.stream_id, entry.deliveries))
-            self._send("held", held)
-        if removed:
-            gone: dict[str, list[str]] = {}
-            for entry in removed:
-                gone.setdefault(entry.lane, []).append(entry.stream_id)
-            self._send("gone", gone)
+        """Entries that are held from now on, and those that are no longer.
+
+        The former are told at once, since their leases are renewed from then on; the latter with the next ones or by
+        ``flush``: that one more renewal asks for them does no harm, and waking the supervisor twice a batch costs it
+        and us more than all the rest of it.
+        """
+        with self._lock:
+            self._gone += removed
+            if added or len(self._gone) >= MOST_GONE:
+                self._tell(added)
+
+    def flush(self) -> None:
+        """Tell what is held no longer."""
+        with self._lock:
+            if self._gone:
+                self._tell([])
+
+    def _tell(self, added: list[Entry]) -> None:
+        gone: dict[str, list[str]] = {}
+        for entry in self._gone:
+            gone.setdefault(entry.lane, []).append(entry.stream_id)
+        self._gone = []
+        held: dict[str, dict[str, int]] = {}
+        for entry in added:
+            held.setdefault(entry.lane, {})[entry.stream_id] = entry.deliveries
+        self._send("held", held, gone)
 
     def calling(self, begins: bool) -> None:  # noqa: FBT001  (begins or ends; the context's one callback)
         """A model call begins or has ended."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
@@ -90,7 +89,7 @@ class Settler:
 
     def _settle(self, outcomes: Sequence[Outcome]) -> None:
         self._hooks.before_settle(len(outcomes))
-        settlements = {place: self._settlement(outcome) for place, outcome in enumerate(outcomes)}
+        settlements = dict(enumerate(map(self._settlement, outcomes)))
         while settlements:
             # Each refusal takes a part away: the answer, or the dead letter.
             refused = self._send(settlements)
@@ -140,13 +139,11 @@ class Settler:
         entry, error = outcome.entry, outcome.error
         if error is not None:
             return encode_failure(entry.id, error)
+        timing = outcome.timing if outcome.timing is not None else {}
+        timing["total"] = round((time.monotonic() - entry.read_at) * 1000.0, 3)
         try:
             return encode_success(
-                entry.id,
-                outcome.outputs or {},
-                model=outcome.model,
-                notes=outcome.notes,
-                timing={**(outcome.timing or {}), "total": round((time.monotonic() - entry.read_at) * 1000.0, 3)},
+                entry.id, outcome.outputs or {}, model=outcome.model, notes=outcome.notes, timing=timing
             )
         except ProtocolError as unfit:
             return encode_failure(entry.id, error_for(ErrorCode.INTERNAL, f"the outputs cannot be sent: {unfit}"))
@@ -159,7 +156,7 @@ class Settler:
         entry = outcome.entry
         if refused.letter and "dead letter" in str(reply):
             self._unburied.warning("request %s is not kept as a dead letter: %s", entry.id, reply)
-            return replace(refused, letter=())
+            return refused._replace(letter=())
         self._unanswered.warning("request %s cannot be answered: %s", entry.id, reply)
         error = outcome.error or error_for(ErrorCode.BAD_REQUEST, f"its reply_to cannot be written: {reply}")
         return Settlement(

@@ -7,7 +7,6 @@ request through them is told in docs/lifecycle.md.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -19,11 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from clipfleet.schemas.keys import QueueKeys
-    from clipfleet.worker.wire import Wire
+    from clipfleet.worker.wire import Call, Wire
 
 __all__ = ["Delivery", "QueueStream", "Reclaimed", "Settlement", "is_out_of_memory"]
 
 MOST_PENDING = 10_000  # more than any process holds
+# Of one settle_many: while a script runs Redis does nothing else.
+MOST_TOGETHER, MOST_TOGETHER_BYTES = 128, 1 << 20
+REFUSED_HERE = -1  # settle_many's answer where settle has an error to tell
 
 
 class Delivery(NamedTuple):
@@ -48,8 +50,7 @@ class Reclaimed(NamedTuple):
     cursor: str
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """One request's end, as ``settle.lua`` takes it.
 
     Attributes:
@@ -117,24 +118,34 @@ class QueueStream:
 
     def read(self, counts: Mapping[str, int]) -> list[Delivery]:
         """New entries that are there, at most ``counts[lane]`` of each lane, in one round trip."""
-        commands = [
+        commands = self._reads(counts)
+        return [one for reply in self.wire.batch(commands) for one in _deliveries(reply)] if commands else []
+
+    def wait(
+        self,
+        block_ms: int,
+        lanes: Sequence[str] | None = None,
+        count: int = 1,
+        then: Mapping[str, int] | None = None,
+    ) -> list[Delivery]:
+        """Block until an entry comes in any of the lanes (None: both); then take what came with it.
+
+        Of each lane at most ``count`` are given if they are there; a reader that was blocked is woken with one,
+        whatever ``count`` says. What is sent behind a blocked command is done when that has its answer: so, with
+        ``then[lane]`` more of each lane, a burst is one batch, and not one request and then a batch.
+        """
+        lanes = self.keys.lanes if lanes is None else lanes
+        where = ("STREAMS", *lanes, *(">" for _ in lanes))
+        first = ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", count, "BLOCK", block_ms, *where)
+        replies = self.wire.batch([first, *self._reads(then or {})])
+        return [one for reply in replies for one in _deliveries(reply)]
+
+    def _reads(self, counts: Mapping[str, int]) -> list[tuple[Any, ...]]:
+        return [
             ("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", count, "STREAMS", lane, ">")
             for lane, count in counts.items()
             if count > 0
         ]
-        return [one for reply in self.wire.batch(commands) for one in _deliveries(reply)] if commands else []
-
-    def wait(self, block_ms: int, lanes: Sequence[str] | None = None, count: int = 1) -> list[Delivery]:
-        """Block until an entry comes in any of the lanes (None: both).
-
-        Of each lane at most ``count`` are given if they are there; a reader that was blocked is woken with one.
-        """
-        lanes = self.keys.lanes if lanes is None else lanes
-        marks = (">",) * len(lanes)
-        reply = self.wire.command(
-            *("XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", count, "BLOCK", block_ms, "STREAMS", *lanes, *marks)
-        )
-        return list(_deliveries(reply))
 
     def reclaim(
         self, lane: str, *, lease_ms: int, room: int, max_deliveries: int, solo: bool, cursor: str = "-"
@@ -157,7 +168,8 @@ class QueueStream:
         """Which of the requests are not wanted any more."""
         if not request_ids:
             return []
-        replies = self.wire.command("MGET", *[self.keys.cancel(one) for one in request_ids])
+        start = self.keys.cancel("")
+        replies = self.wire.command("MGET", *[start + one for one in request_ids])
         return [reply is not None for reply in replies]
 
     def renew(self, held: Mapping[str, Sequence[str]]) -> set[tuple[str, str]]:
@@ -186,18 +198,39 @@ class QueueStream:
         return int(self.wire.call("handback", [lane], [self.consumer, idle_ms, *flat])) if flat else 0
 
     def settle(self, settlements: Sequence[Settlement]) -> list[int | Exception]:
-        """End requests, each atomically, all in one round trip: 1 settled now, 0 before, -1 not the owner."""
+        """End requests, each atomically, all in one round trip: 1 settled now, 0 before, -1 not the owner.
+
+        What somebody's key stands in the way of is asked for once more, alone: its error says which.
+        """
+        alone, together = _grouped(settlements)
+        calls = [self._one(settlements[place]) for place in alone]
+        calls += [self._many([settlements[place] for place in places]) for places in together]
+        replies = self.wire.call_many(calls)
+        answers: dict[int, int | Exception] = dict(zip(alone, replies, strict=False))
+        for places, reply in zip(together, replies[len(alone) :], strict=True):
+            answers.update(zip(places, [reply] * len(places) if isinstance(reply, Exception) else reply, strict=True))
+        refused = [place for places in together for place in places if answers[place] == REFUSED_HERE]
+        if refused:
+            said = self.wire.call_many([self._one(settlements[place]) for place in refused])
+            answers.update(zip(refused, said, strict=True))
+        return [answers[place] for place in range(len(settlements))]
+
+    def _one(self, one: Settlement) -> Call:
         keys = self.keys
-        return self.wire.call_many(
-            [
-                (
-                    "settle",
-                    (one.lane, keys.other_lane(one.lane), keys.bytes, one.reply_to, keys.dead),
-                    (one.stream_id, one.size, one.owner, one.result, one.reply_ttl_ms, *one.letter),
-                )
-                for one in settlements
-            ]
+        return (
+            "settle",
+            (one.lane, keys.other_lane(one.lane), keys.bytes, one.reply_to, keys.dead),
+            (one.stream_id, one.size, one.owner, one.result, one.reply_ttl_ms, *one.letter),
         )
+
+    def _many(self, settlements: Sequence[Settlement]) -> Call:
+        lane = settlements[0].lane
+        ttls = {one.reply_to: one.reply_ttl_ms for one in settlements}
+        numbers = {reply_to: number for number, reply_to in enumerate(ttls, 1)}
+        args: list[Any] = list(ttls.values())
+        for one in settlements:
+            args += (one.stream_id, one.size, numbers[one.reply_to], one.result)
+        return "settle_many", (lane, self.keys.other_lane(lane), self.keys.bytes, *ttls), args
 
     def leave(self, consumer: str) -> bool:
         """Remove a consumer that holds nothing; False when it still holds something."""
@@ -222,6 +255,27 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, ResponseError) and ("OOM" in str(error) or "maxmemory" in str(error))
 
 
+def _grouped(settlements: Sequence[Settlement]) -> tuple[list[int], list[list[int]]]:
+    """Places of those that need a call of their own, and of those that share one: of one lane, up to a megabyte.
+
+    ``settle_many.lua`` asks for no owner, buries nothing, and answers somebody.
+    """
+    alone: list[int] = []
+    together: list[list[int]] = []
+    filling: dict[str, tuple[list[int], int]] = {}  # by lane, the last of its calls and the bytes in it
+    for place, one in enumerate(settlements):
+        if one.owner or one.letter or one.reply_ttl_ms == 0:
+            alone.append(place)
+            continue
+        places, size = filling.get(one.lane, ([], 0))
+        if not places or len(places) >= MOST_TOGETHER or size + len(one.result) > MOST_TOGETHER_BYTES:
+            places, size = [], 0
+            together.append(places)
+        places.append(place)
+        filling[one.lane] = places, size + len(one.result)
+    return alone, together
+
+
 def _deliveries(reply: Any) -> Iterable[Delivery]:
     if isinstance(reply, Exception):
         raise reply
@@ -232,4 +286,6 @@ def _deliveries(reply: Any) -> Iterable[Delivery]:
 
 
 def _fields(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
+    if flat is not None and len(flat) == 4:
+        return {flat[0]: flat[1], flat[2]: flat[3]}
     return dict(zip(flat[::2], flat[1::2], strict=True)) if flat else {}

@@ -35,6 +35,7 @@ __all__ = ["Supervisor", "run"]
 log = logging.getLogger(__name__)
 
 TICK_S = 0.2
+REST_S = 0.01  # between two looks at what workers say; their sockets hold more than they can say in it
 HEARTBEAT_EVERY_S = 1.0
 SAY_EVERY_S = 5.0
 RESTART_FIRST_S, RESTART_MOST_S = 0.2, 10.0
@@ -125,8 +126,16 @@ class Supervisor:
                 log.info("worker %s starting on %s (pid %d)", child.name, device, child.pid)
 
     def _hear(self, timeout_s: float) -> None:
-        for key, _ in self._selector.select(timeout_s):
+        """Wait for messages and take them; what comes right behind them is taken together.
+
+        Nothing in them is pressing: leases are renewed every few seconds. Waking for each batch of each worker would
+        cost a twentieth of all that a request costs.
+        """
+        heard = self._selector.select(timeout_s)
+        for key, _ in heard:
             key.data.hear()
+        if heard:
+            time.sleep(REST_S)
 
     def _join_ready(self) -> None:
         """Let each process that has loaded its model into the fleet, if the fleet agrees with it."""

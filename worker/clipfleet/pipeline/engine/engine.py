@@ -24,14 +24,15 @@ from clipfleet.pipeline.engine.pool import Pool, PoolThread
 from clipfleet.pipeline.engine.store_loop import StoreLoop
 from clipfleet.pipeline.engine.watchdog import Watch, Watchdog
 from clipfleet.pipeline.foreign import unnoted
-from clipfleet.pipeline.rows import Moved, Rows
+from clipfleet.pipeline.moves import Moves
+from clipfleet.pipeline.rows import Rows
 from clipfleet.pipeline.stage import SHARED, BatchStage, EachStage
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clipfleet.batching import BatcherStats
+    from clipfleet.batching import Batcher, BatcherStats
     from clipfleet.pipeline.engine.host import Host
     from clipfleet.pipeline.engine.leash import Leash
     from clipfleet.pipeline.program import Served, Step
@@ -60,7 +61,7 @@ class Engine:
         self._host = host
         self._rows = Rows(rows, host)
         self._groups: dict[str, BatcherGroup] = {}
-        self._batchers: dict[BatchStage, Any] = {}
+        self._batchers: dict[BatchStage, Batcher[Task]] = {}
         self._pools = {SHARED: self._pool(SHARED, threads)}
         self._watched: list[Watch] = []
         self._most_s = most_s
@@ -130,19 +131,18 @@ class Engine:
 
     def submit(self, works: Iterable[Work], mark: float) -> None:
         """Begin works; ``mark`` is when they were read (monotonic, s)."""
-        begun: list[tuple[Work, Moved]] = []
+        moves = Moves()
         for work in works:
-            begun.append((work, self._rows.begin(work, mark)))
+            self._rows.begin(work, mark, moves)
             work.request.inputs.clear()  # the rows hold what is needed, and let go of it: pictures are megabytes
-        self._schedule(self._heeded(begun))
+        self._schedule(self._heeded(moves))
 
     # Outcomes -----------------------------------------------------------------------------------------------------
 
     def _advance(self, tasks: Sequence[Task], values: Sequence[Any]) -> None:
         """Take the outcome of a stage for each task: on to what follows, or to the host."""
         failures: list[tuple[Work, RequestFailed]] = []
-        following: list[Task] = []
-        moves: list[tuple[Work, Moved]] = []
+        moves = Moves()
         watching = self._host.observer is not None and self._host.observer.values
         for task, given in zip(tasks, values, strict=True):
             value = unnoted(task.work, given)
@@ -152,36 +152,34 @@ class Engine:
                 self._retract(task)
                 if task.work.claim():
                     failures.append((task.work, value))
-                following += self._rows.drop(task).tasks
+                self._rows.drop(task, moves)
             else:
-                moves.append((task.work, self._rows.done(task, value)))
+                self._rows.done(task, value, moves)
         self._host.failed(failures)
-        following += self._heeded(moves)
-        self._schedule(following, {(task.row, task.step.then[0]): task for task in tasks if task.ticket is not None})
+        self._schedule(
+            self._heeded(moves), {(task.row, task.step.then[0]): task for task in tasks if task.ticket is not None}
+        )
 
     def _drop(self, tasks: Sequence[Task]) -> None:
         """Tasks that are not run: their request is another worker's by now, or has its verdict."""
-        following: list[Task] = []
+        moves = Moves()
         for task in tasks:
             self._retract(task)
             task.work.claim()
-            following += self._rows.drop(task).tasks
-        self._schedule(following)
+            self._rows.drop(task, moves)
+        self._schedule(moves.tasks)
 
     def _pump(self, task: Task, leash: Leash) -> None:
-        self._schedule(self._heeded([(task.work, self._rows.pump(task, leash, self._schedule))]))
+        self._schedule(self._heeded(self._rows.pump(task, leash, self._schedule)))
 
     def _abandon(self, task: Task) -> None:
         self._schedule(self._rows.abandon(task).tasks)
 
-    def _heeded(self, moves: Sequence[tuple[Work, Moved]]) -> list[Task]:
+    def _heeded(self, moves: Moves) -> list[Task]:
         """What follows, after the host was told, once for all of them, which requests that was all of."""
-        self._host.failed(
-            [(work, self._verdict(work, moved.error)) for work, moved in moves if moved.error is not None]
-        )
-        ended = [work for work, moved in moves if moved.ended]
-        self._host.finished([(work, work.row.values[work.program.result] or []) for work in ended])
-        return [task for _, moved in moves for task in moved.tasks]
+        self._host.failed([(work, self._verdict(work, error)) for work, error in moves.broken])
+        self._host.finished([(work, work.row.values[work.program.result] or []) for work in moves.ended])
+        return moves.tasks
 
     @staticmethod
     def _verdict(work: Work, error: Exception) -> RequestFailed:
@@ -206,19 +204,18 @@ class Engine:
                 self._pools[stage.pool if isinstance(stage, EachStage) else SHARED].put(None, [task])
             elif isinstance(stage, BatchStage):
                 # From the stage that prepared it it comes with the ticket that was announced for it there.
-                before = (announced or {}).pop((task.row, task.step), None)
+                before = announced.pop((task.row, task.step), None) if announced else None
                 if before is not None:
                     task.ticket, before.ticket = before.ticket, None
                 waiting.setdefault(stage, []).append(task)
             elif isinstance(stage, EachStage):
-                self._announce(task)
                 key = stage, task.work.lane
                 chunk = chunks.setdefault(key, [])
                 chunk.append(task)
                 if len(chunk) >= stage.chunk:
-                    self._pools[stage.pool].put(stage, chunks.pop(key))
+                    self._prepare(stage, chunks.pop(key))
         for (stage, _), chunk in chunks.items():
-            self._pools[stage.pool].put(stage, chunk)
+            self._prepare(stage, chunk)
         for batching, group in waiting.items():
             self._enqueue(batching, group)
         for left in (announced or {}).values():  # what was prepared went elsewhere, or nowhere
@@ -237,29 +234,36 @@ class Engine:
                     mine,
                     enqueued_at=[task.work.enqueued_at for task in mine],
                     lane=lane,
-                    tickets=[task.ticket for task in mine] if ticketed else None,
+                    tickets=[task.ticket for task in mine if task.ticket is not None] if ticketed else None,
                 )
             except Closed:
                 return  # stopping: what is not taken any more stays held, and is handed back
             for task in mine:
                 task.ticket = None
 
-    def _announce(self, task: Task) -> None:
-        after = self._batcher_after(task)
-        if after is not None:
-            task.ticket = after.announce(lane=task.work.lane)[0]
+    def _prepare(self, stage: EachStage, chunk: list[Task]) -> None:
+        """Put a chunk, of one lane, to its pool, announced where its tasks come to next."""
+        coming: dict[Batcher[Task], list[Task]] = {}
+        for task in chunk:
+            after = self._batcher_after(task.step)
+            if after is not None:
+                coming.setdefault(after, []).append(task)
+        for batcher, tasks in coming.items():
+            for task, ticket in zip(tasks, batcher.announce(len(tasks), lane=chunk[0].work.lane), strict=True):
+                task.ticket = ticket
+        self._pools[stage.pool].put(stage, chunk)
 
     def _retract(self, task: Task) -> None:
         if task.ticket is not None:
-            after = self._batcher_after(task)
+            after = self._batcher_after(task.step)
             if after is not None:
                 after.retract(task.ticket)
             task.ticket = None
 
-    def _batcher_after(self, task: Task) -> Any:
-        """The batcher that a task will come to next, if that is certain."""
-        then = task.step.then
-        if task.step.does != "map" or len(then) != 1 or then[0].waits_for != 1:
+    def _batcher_after(self, step: Step) -> Batcher[Task] | None:
+        """The batcher that a task of this step will come to next, if that is certain."""
+        then = step.then
+        if step.does != "map" or len(then) != 1 or then[0].waits_for != 1:
             return None
         stage = then[0].stage
         return self._batchers[stage] if isinstance(stage, BatchStage) else None
