@@ -315,3 +315,63 @@ class RuleMachine(RuleBasedStateMachine):
 
 TestRuleMachine = RuleMachine.TestCase
 TestRuleMachine.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+
+
+class LiveMachine(RuleMachine):
+    """The same with the lanes told apart, a cost that changes, and no delay at times."""
+
+    def __init__(self, policy: BatchPolicy | None = None) -> None:
+        super().__init__()
+        self.queue = BatchQueue(policy or BatchPolicy(5, DELAY, 3, bulk_batch_s=40 * STEP))
+
+    @rule(n=st.integers(1, 5), steps=st.integers(1, 60))
+    def learn(self, n: int, steps: int) -> None:
+        before = self.queue.next_batch(self.now)
+        self.check_wake(before, woken=self.queue.record_run(n, steps * STEP), changed=True)
+
+    def check_wake(self, before: Launch | Wait, *, woken: bool, changed: bool = False) -> None:
+        """What is learnt may shorten a wait that goes on; only a batch that is to launch must not be slept through."""
+        if changed and not isinstance(self.queue.next_batch(self.now), Launch):
+            return
+        if changed and not self.queue.bulk_most <= len(self.lanes[Lane.BULK]):
+            return
+        super().check_wake(before, woken=woken)
+
+    @rule()
+    def take(self) -> None:
+        if isinstance(self.queue.next_batch(self.now), Wait):
+            return
+        most, live_due = self.queue.bulk_most, self.queue.is_due(self.now)
+        taken = self.queue.take(self.now)
+        live = self.lanes[Lane.INTERACTIVE]
+        interactive = [live.popleft()[0] for _ in range(min(len(live), len(taken.items))) if live[0][0] in taken.items]
+        bulk = [self.lanes[Lane.BULK].popleft()[0] for _ in range(len(taken.items) - len(interactive))]
+        assert taken.items == interactive + bulk, "interactive first, order kept, nothing lost or doubled"
+        assert 1 <= len(taken.items) <= 5
+        assert interactive or len(bulk) <= most
+        assert interactive or not live_due, "a live item that is due is in the next batch"
+
+    @invariant()
+    def the_decision_is_right(self) -> None:
+        assert len(self.queue) == len(self.waiting)
+        decision = self.queue.next_batch(self.now)
+        if not self.waiting:
+            assert decision == Wait(None)
+        elif len(self.waiting) >= 5 or len(self.lanes[Lane.BULK]) >= self.queue.bulk_most:
+            assert decision == Launch(Reason.FULL)
+        elif isinstance(decision, Wait):
+            assert decision.until is not None
+            assert decision.until > self.now
+            assert not (self.queue.is_due(self.now) and not self.tickets & self.live), "waits for nobody"
+
+
+class AutoMachine(LiveMachine):
+    """The same without a delay, where waiting is a matter of cost."""
+
+    def __init__(self) -> None:
+        super().__init__(BatchPolicy(5, 0.0, 3, bulk_batch_s=40 * STEP, auto=True))
+
+
+TestLiveMachine = LiveMachine.TestCase
+TestAutoMachine = AutoMachine.TestCase
+TestLiveMachine.settings = TestAutoMachine.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

@@ -186,7 +186,7 @@ class BatchQueue(Generic[T]):
         Returns:
             Whether `next_batch` may now launch earlier than it last said.
         """
-        return self._leave(tickets, now) and self._released(now)
+        return self._sooner(now, left=self._leave(tickets, now))
 
     def add(
         self,
@@ -215,7 +215,7 @@ class BatchQueue(Generic[T]):
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
         line.push(item, enqueued_at, self._upstream.next_ticket)
-        return self._grown(1, enqueued_at, lane) or ((left or self.policy.auto) and self._released(now))
+        return self._grown(1, enqueued_at, lane) or self._sooner(now, left=left)
 
     def add_all(self, items: Sequence[T], *, enqueued_at: float, now: float, lane: Lane = Lane.INTERACTIVE) -> bool:
         """Queue items of one age and without tickets (`retract` those first, if there are any); see `add`."""
@@ -226,7 +226,7 @@ class BatchQueue(Generic[T]):
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
         line.push_all(items, enqueued_at, self._upstream.next_ticket)
-        return self._grown(len(items), enqueued_at, lane) or (self.policy.auto and self._released(now))
+        return self._grown(len(items), enqueued_at, lane) or self._sooner(now, left=False)
 
     def next_batch(self, now: float, *, device_free: bool = True) -> Launch | Wait:
         """What to do at `now`. Changes nothing: `take` gives the batch.
@@ -317,9 +317,9 @@ class BatchQueue(Generic[T]):
         if enqueued_at < self._oldest:
             self._oldest = enqueued_at
             return True
-        # The first interactive item among bulk ones is heeded before them, though they be older.
-        first = lane is Lane.INTERACTIVE and len(self._interactive.items) == count
-        return first or self._full
+        # Among bulk items that wait for siblings though they be older, the oldest interactive one sets the time.
+        sooner = lane is Lane.INTERACTIVE and bool(self._bulk.items) and self._interactive.oldest_at == enqueued_at
+        return sooner or self._full
 
     def _expecting(self, now: float) -> bool:
         """Whether a sibling is upstream, and the next one likely to come within the horizon."""
@@ -330,9 +330,11 @@ class BatchQueue(Generic[T]):
             return upstream.interactive_below(self._barrier)
         return upstream.any_below(self._barrier)
 
-    def _released(self, now: float) -> bool:
-        """Whether there is a batch to launch."""
-        return isinstance(self.next_batch(now), Launch)
+    def _sooner(self, now: float, *, left: bool) -> bool:
+        """Whether the decision may be an earlier one since a sibling `left` decode or, with `auto`, an item came."""
+        if self.policy.auto:  # what pays depends on how often siblings come, and on how many wait for the next
+            return left or isinstance(self.next_batch(now), Launch)
+        return left and isinstance(self.next_batch(now), Launch)
 
     def _leave(self, tickets: Iterable[int], now: float) -> bool:
         """Announced items left decode, for this queue or for nowhere; False if all of them had left before."""
