@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from clipfleet.producer import (
     Client,
     ErrorCode,
@@ -32,7 +34,8 @@ def test_map_keeps_the_order_and_turns_failures_into_results(client, worker, tmp
     assert "missing.jpg" in str(pairs[7][1].error)
 
 
-def test_map_takes_no_more_from_its_source_than_may_be_in_flight(client, worker):
+@pytest.mark.parametrize("in_flight", [10, 64])
+def test_map_takes_no_more_from_its_source_than_may_be_in_flight(client, worker, in_flight):
     taken = []
 
     def source():
@@ -40,11 +43,29 @@ def test_map_takes_no_more_from_its_source_than_may_be_in_flight(client, worker)
             taken.append(number)
             yield requests.echo(number)
 
-    results = client.map(source(), max_in_flight=10)
+    results = client.map(source(), max_in_flight=in_flight)
     for count, result in enumerate(results, start=1):
         assert result.ok
-        assert len(taken) <= count + 10
+        assert len(taken) <= count + in_flight
     assert len(taken) == 100
+
+
+def test_map_sends_what_it_has_before_it_asks_a_source_that_waits(redis_server, redis_client, keys, client):
+    """A source may give the next request only when somebody else has seen the one before."""
+    seen = []
+
+    def source():
+        for number in range(5):
+            yield requests.echo(number)
+            wait_until(lambda number=number: number in seen, description="the worker to have it")
+
+    def handler(request):
+        seen.append(request.inputs["data"])
+        return answer(request)
+
+    with RawWorker(redis_server.url, keys, handler=handler):
+        wait_until(lambda: redis_client.zcard(keys.workers), description="a worker's presence")
+        assert [result.outputs["data"] for result in client.map(source())] == list(range(5))
 
 
 def test_map_as_completed_does_not_wait_for_the_slow_one(redis_server, redis_client, keys, client):
