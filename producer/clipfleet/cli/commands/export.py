@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clipfleet.cli.errors import CliError, Exit
+from clipfleet.cli.file_options import OUT, TO, Dtype, Kind, Rows, Vectors
 from clipfleet.cli.run import Run, command, usage
 
 if TYPE_CHECKING:
@@ -19,30 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-class _Kind(StrEnum):
-    """What the files look like."""
-
-    PARQUET = "parquet"
-    NPY = "npy"
-
-
-class _Dtype(StrEnum):
-    """What vectors are made of."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-
-
 _Collection = Annotated[str, typer.Argument(metavar="COLLECTION", help="The collection.", show_default=False)]
-_To = Annotated[
-    _Kind, typer.Option("--to", help="npy: clip-retrieval's layout; parquet: id, vector, metadata.", show_default=False)
-]
-_Out = Annotated[
-    Path,
-    typer.Option("--out", metavar="DIR", help="Where to; a folder that was begun is gone on with.", show_default=False),
-]
-_Rows = Annotated[int, typer.Option("--rows-per-part", min=1, metavar="N", help="Rows of one part.")]
-_Float = Annotated[_Dtype, typer.Option("--dtype", help="float16 is half as large, and at most 3e-8 of cosine away.")]
+_To = Annotated[Kind, TO]
+_Out = Annotated[Path, OUT]
 
 
 def register(app: typer.Typer) -> None:
@@ -63,8 +42,8 @@ def export(
     *,
     to: _To,
     out: _Out,
-    rows_per_part: _Rows = 10_000,
-    dtype: _Float = _Dtype.FLOAT32,
+    rows_per_part: Rows = 10_000,
+    dtype: Vectors = Dtype.FLOAT32,
 ) -> int:
     """Read a collection back into numbered part files.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clipfleet.cli.file_options import OUT, TO, Dtype, Kind, Rows, Vectors
 from clipfleet.cli.run import Collection, Run, command, usage
 from clipfleet.schemas.keys import Lane
 
@@ -17,20 +17,6 @@ if TYPE_CHECKING:
     from clipfleet.index import Columns, Part, Send, Source
 
 __all__ = ["register"]
-
-
-class _Kind(StrEnum):
-    """What files look like."""
-
-    PARQUET = "parquet"
-    NPY = "npy"
-
-
-class _Dtype(StrEnum):
-    """What vectors in files are made of."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
 
 
 _Sources = Annotated[
@@ -142,18 +128,6 @@ _Every = Annotated[
     float,
     typer.Option("--every-s", min=0, metavar="S", help="Of videos: a frame each S seconds; 0: every frame."),
 ]
-_To = Annotated[
-    _Kind | None,
-    typer.Option(
-        "--to",
-        help="Vectors into part files below --out, not into a collection. npy: clip-retrieval's layout; parquet: id,"
-        " vector, metadata.",
-        show_default=False,
-    ),
-]
-_Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to, with --to.", show_default=False)]
-_Rows = Annotated[int, typer.Option("--rows-per-part", min=1, metavar="N", help="Rows of one part file.")]
-_Float = Annotated[_Dtype, typer.Option("--dtype", help="Of vectors in files; float16 is half as large.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -198,10 +172,10 @@ def index(  # noqa: PLR0913  each parameter is a flag
     shrink: _Shrink = None,
     processes: _Processes = 1,
     every_s: _Every = 1.0,
-    to: _To = None,
-    out: _Out = None,
-    rows_per_part: _Rows = 10_000,
-    dtype: _Float = _Dtype.FLOAT32,
+    to: Annotated[Kind | None, TO] = None,
+    out: Annotated[Path | None, OUT] = None,
+    rows_per_part: Rows = 10_000,
+    dtype: Vectors = Dtype.FLOAT32,
 ) -> int:
     """Index the pictures of folders, shards, zips, tables, videos and stores.
 
