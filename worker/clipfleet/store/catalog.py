@@ -102,13 +102,13 @@ class Catalog:
             StoreUnavailable: not now.
         """
         known = self._fresh(spec.name)
-        if known is None:
-            found = self._describe(spec.name) or self._create(spec)
-            _check(spec, found)
-            known = self._prepared(found)
+        # What does not fit is read again before it is refused: an alias may stand for another one since.
+        if known is None or problem_with(spec, known) is not None:
+            known = self._describe(spec.name) or self._create(spec)
+            if (problem := problem_with(spec, known)) is not None:
+                raise problem
+            known = self._prepared(known)
             self._remember(spec.name, known)
-        else:
-            _check(spec, known)
         return known
 
     def find(self, name: str) -> CollectionInfo:
@@ -193,6 +193,11 @@ class Catalog:
             raise StoreUnavailable(f"cannot let {alias} stand for {name}: {error.text}", 0.5) from error
         self.forget(alias)
         return "" if before is None else before.name
+
+    def stands_for(self, name: str) -> str:
+        """The collection that ``name`` is, or stands for; read now. Empty where there is none."""
+        found = self._describe(check_collection_name(name))
+        return "" if found is None else found.name
 
     def names(self) -> list[str]:
         """All collections of the database."""
@@ -322,19 +327,19 @@ def _object(text: object) -> dict[str, Any]:
     return value if isinstance(value, dict) and value.get("v") == 1 else {}
 
 
-def _check(spec: Spec, info: CollectionInfo) -> None:
+def problem_with(spec: Spec, info: CollectionInfo) -> RequestFailed | None:
+    """Why a collection is not what ``spec`` says, or ``None``."""
     problem = mismatch(info, spec.fingerprint)
-    if problem is not None:
-        raise problem
-    if info.dimension != spec.dimension:
+    if problem is None and info.dimension != spec.dimension:
         text = f"collection {info.name} has {info.dimension} dimensions, the model {spec.dimension}"
-        raise error_for(ErrorCode.MODEL_MISMATCH, text)
-    if not set(spec.fields) <= set(info.fields):
-        raise error_for(
+        problem = error_for(ErrorCode.MODEL_MISMATCH, text)
+    if problem is None and not set(spec.fields) <= set(info.fields):
+        problem = error_for(
             ErrorCode.BAD_REQUEST,
             f"collection {info.name} declares {_listed(info.fields)}, not {_listed(spec.fields)}: "
             "fields are declared when a collection is made; index into a new one",
         )
+    return problem
 
 
 def _listed(fields: Sequence[Field]) -> str:
