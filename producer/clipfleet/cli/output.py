@@ -53,6 +53,17 @@ class Output:
         self._stderr.write(f"{_visible(text)}\n")
         self._stderr.flush()
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is somebody to answer: a terminal for the question, and one for the answer."""
+        return self.is_terminal and sys.stdin is not None and sys.stdin.isatty()
+
+    def ask(self, question: str) -> bool:
+        """Ask on stderr, and wait; anything but yes is no."""
+        self._stderr.write(f"{_visible(question)} [y/N] ")
+        self._stderr.flush()
+        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
     def step(self, text: str) -> None:
         """Something is being done: a line on a terminal, a log line elsewhere."""
         if self.is_terminal:

@@ -93,8 +93,7 @@ def _copy(run: Run, store: Store, info: CollectionInfo, sink: FolderSink, earlie
         for page in store.scan(info.name, after=after or ""):
             sink.write([SinkRow(row.id, row.vector, row.metadata) for row in page], model=info.fingerprint)
             written += len(page)
-            for _ in page:
-                progress.advance(failed=False)
+            progress.advance(failed=False, by=len(page))
     return written
 
 
