@@ -107,11 +107,14 @@ def test_given_an_old_collection_dropped_behind_its_alias_when_read_then_the_new
     worker.close()
 
 
-def test_given_names_then_what_they_stand_for_is_told(store: Store, pair: tuple[str, str, str]) -> None:
+def test_given_names_when_described_then_it_is_told_what_they_stand_for(
+    store: Store, pair: tuple[str, str, str]
+) -> None:
     alias, one, _ = pair
-    assert store.stands_for(alias) == ""
+    assert store.describe(alias) is None
     store.switch(alias, one)
-    assert (store.stands_for(alias), store.stands_for(one), store.stands_for("nothing_there")) == (one, one, "")
+    described = [store.describe(name) for name in (alias, one)]
+    assert [info and (info.name, info.fingerprint) for info in described] == [(one, "model-a")] * 2
 
 
 def test_given_what_cannot_be_when_switched_then_it_is_refused(store: Store, pair: tuple[str, str, str]) -> None:

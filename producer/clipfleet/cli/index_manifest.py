@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from clipfleet.cli.indexing import Plan
     from clipfleet.cli.run import Run
 
-__all__ = ["open_manifest"]
+__all__ = ["INTO", "WHERE", "open_manifest"]
 
-_WHERE, _CORPUS = "where", "corpus"
+# What is noted in it: where a named one's rows go, of which sources, and into which new collection one reindexes.
+WHERE: Final = "where"
+INTO: Final = "into"
+_CORPUS: Final = "corpus"
 _SEVERAL: Final = "several"
 
 
@@ -34,11 +37,13 @@ def open_manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
     except ManifestHeld as error:
         raise CliError(str(error), hint="Wait for it, or stop it: the same command then goes on.") from None
     except ManifestError as error:
-        if plan.named or plan.sync or plan.files is not None:
+        if plan.named or plan.sync or plan.files is not None or plan.reindex is not None:
             raise
         run.out.note(f"{error}; this run cannot be resumed (--manifest FILE names another place)")
         return None
     if plan.fresh:
+        if left := manifest.told(INTO):
+            run.out.note(f"the collection {left!r}, which an earlier run has begun, is left as it is")
         manifest.clear()
     known = manifest.counts().total()
     if plan.named:
@@ -51,7 +56,9 @@ def open_manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
 def _check(manifest: Manifest, plan: Plan, known: int) -> None:
     """What is done elsewhere would not be sent to here; and others' pictures would be taken for gone."""
     where = f"collection {plan.sending.collection}" if plan.files is None else f"files in {plan.files.out.absolute()}"
-    before = manifest.told(_WHERE)
+    if plan.reindex is not None:
+        where = f"a new collection for {plan.reindex.alias}"
+    before = manifest.told(WHERE)
     if before not in {"", where}:
         raise usage(f"{manifest.path} is the manifest of {before}, and not of {where}", "Name another with --manifest.")
     corpus = manifest.told(_CORPUS)
@@ -62,6 +69,6 @@ def _check(manifest: Manifest, plan: Plan, known: int) -> None:
                 "Name another with --manifest, one for each corpus.",
             )
         corpus = _SEVERAL
-    manifest.tell(_WHERE, where)
+    manifest.tell(WHERE, where)
     manifest.tell(_CORPUS, corpus or plan.corpus)
     manifest.flush()

@@ -104,7 +104,7 @@ class Catalog:
         known = self._fresh(spec.name)
         # What does not fit is read again before it is refused: an alias may stand for another one since.
         if known is None or problem_with(spec, known) is not None:
-            known = self._describe(spec.name) or self._create(spec)
+            known = self.describe(spec.name) or self._create(spec)
             if (problem := problem_with(spec, known)) is not None:
                 raise problem
             known = self._prepared(known)
@@ -124,7 +124,7 @@ class Catalog:
         """
         known = self._fresh(check_collection_name(name))
         if known is None:
-            known = self._describe(name)
+            known = self.describe(name)
             if known is None:
                 raise missing(name)
             self._remember(name, known)
@@ -181,7 +181,7 @@ class Catalog:
             RequestFailed: ``bad_request``: no such collection; one has the alias' name.
             StoreUnavailable: not now.
         """
-        before = self._describe(check_collection_name(alias))
+        before = self.describe(alias)
         if before is not None and before.name == alias:
             text = f"{alias} is a collection itself: an alias needs a name that none has"
             raise error_for(ErrorCode.BAD_REQUEST, text)
@@ -193,11 +193,6 @@ class Catalog:
             raise StoreUnavailable(f"cannot let {alias} stand for {name}: {error.text}", 0.5) from error
         self.forget(alias)
         return "" if before is None else before.name
-
-    def stands_for(self, name: str) -> str:
-        """The collection that ``name`` is, or stands for; read now. Empty where there is none."""
-        found = self._describe(check_collection_name(name))
-        return "" if found is None else found.name
 
     def names(self) -> list[str]:
         """All collections of the database."""
@@ -216,9 +211,10 @@ class Catalog:
         with self._lock:
             self._known[name] = (self._clock(), info)
 
-    def _describe(self, name: str) -> CollectionInfo | None:
+    def describe(self, name: str) -> CollectionInfo | None:
+        """A collection, or the one that an alias stands for, read now; ``None`` where there is none."""
         try:
-            answer = self._connection.call("describe_collection", name)
+            answer = self._connection.call("describe_collection", check_collection_name(name))
             name = str(answer.get("collection_name") or name)
             index = self._index(name)
         except Refused as error:
@@ -253,11 +249,11 @@ class Catalog:
             )
         except (Refused, StoreUnavailable) as error:
             # Lite answers "already exists" with its code for anything: what is there now tells who was first.
-            found = self._describe(spec.name)
+            found = self.describe(spec.name)
             if found is None:
                 raise StoreUnavailable(f"cannot create collection {spec.name}: {error}", 0.2) from error
             return found
-        found = self._describe(spec.name)
+        found = self.describe(spec.name)
         if found is None:
             raise StoreUnavailable(f"collection {spec.name} vanished while it was made", 0.2)
         return found
@@ -279,7 +275,7 @@ class Catalog:
     def _prepared(self, info: CollectionInfo) -> CollectionInfo:
         if not info.index:
             self._create_index(info.name)
-            found = self._describe(info.name)
+            found = self.describe(info.name)
             if found is None or not found.index:
                 raise StoreUnavailable(f"collection {info.name} has no index yet", 0.2)
             info = found

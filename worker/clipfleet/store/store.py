@@ -207,9 +207,9 @@ class Store:
         """Rows of a collection, or those that match a filter, at Strong consistency."""
         return self._resolved(name, lambda info: self._count(info.name, compile_filter(parse(filter), info.fields)))
 
-    def stands_for(self, name: str) -> str:
-        """The collection that an alias stands for, or ``name`` if it is one; empty where there is none. Read now."""
-        return self._catalog.stands_for(name)
+    def describe(self, name: str) -> CollectionInfo | None:
+        """A collection, or the one that an alias stands for, read now; ``None`` where there is none."""
+        return self._catalog.describe(name)
 
     def switch(self, alias: str, name: str) -> str:
         """Let an alias stand for a collection from now on; returns what it stood for before. See ``Catalog.point``."""

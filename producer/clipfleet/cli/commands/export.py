@@ -10,7 +10,7 @@ import typer
 
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.file_options import OUT, TO, Dtype, Kind, Rows, Vectors
-from clipfleet.cli.run import Run, command, usage
+from clipfleet.cli.run import Run, command
 
 if TYPE_CHECKING:
     from clipfleet.index.sinks import FolderSink
@@ -50,13 +50,10 @@ def export(
     Rows come in the order of their ids. A part is whole or not there, and none is written twice: killed or interrupted,
     the same command goes on behind the last one. It asks Milvus itself and needs no worker.
     """
+    from clipfleet.cli.milvus import opened  # noqa: PLC0415
     from clipfleet.index.sinks import SinkError, open_sink  # noqa: PLC0415
-    from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  imports pymilvus when it is used
 
-    with run.fleet(store=True, worker=False) as settings:
-        if settings.milvus_uri is None:
-            raise usage("which Milvus is it?", "Name it with --milvus-uri, or run it beside a 'clipfleet up'.")
-        store = Store(StoreConfig(settings.milvus_uri, settings.milvus_token, settings.milvus_ca_file))
+    with run.fleet(store=True, worker=False) as settings, opened(settings) as store:
         try:
             info = _described(store, collection)
             with open_sink(
@@ -67,8 +64,6 @@ def export(
             return _told(run, _Copied(collection, out, earlier, written, sink.parts, store.count(collection)))
         except SinkError as error:
             raise CliError(str(error)) from None
-        finally:
-            store.close()
 
 
 def _described(store: Store, collection: str) -> CollectionInfo:

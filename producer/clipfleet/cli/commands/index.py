@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clipfleet.cli.file_options import OUT, TO, Dtype, Kind, Rows, Vectors
-from clipfleet.cli.run import Collection, Run, command, usage
+from clipfleet.cli.run import Collection, Run, collection_name, command, usage
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
+    from clipfleet.cli.reindexing import Reindex
     from clipfleet.index import Columns, Part, Send, Source
 
 __all__ = ["register"]
@@ -128,6 +130,45 @@ _Every = Annotated[
     float,
     typer.Option("--every-s", min=0, metavar="S", help="Of videos: a frame each S seconds; 0: every frame."),
 ]
+_Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--field",
+        metavar="NAME:TYPE",
+        help="Keep this metadata key in a column of a type (int, float, bool, str), where filters on it are quick;"
+        " text is read as it. Repeatable; for a collection that is made by this run.",
+        show_default=False,
+    ),
+]
+_Reindex = Annotated[
+    bool,
+    typer.Option(
+        "--reindex",
+        help="Into a new collection; --collection is an alias, which stands for it once all is there.",
+    ),
+]
+_Into = Annotated[
+    str | None,
+    typer.Option(
+        "--into",
+        metavar="NAME",
+        callback=collection_name,
+        help="With --reindex: the new collection. Default: the alias with the day and a short id.",
+        show_default=False,
+    ),
+]
+_MaxFailed = Annotated[
+    str | None,
+    typer.Option(
+        "--max-failed",
+        metavar="PART",
+        help="With --reindex: how many may fail for the alias to be switched, 0.5% or 0.005. Default: 1%.",
+        show_default=False,
+    ),
+]
+_DropOld = Annotated[
+    bool, typer.Option("--drop-old", help="With --reindex: drop the collection for which the alias stood.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -145,6 +186,8 @@ def register(app: typer.Typer) -> None:
             "clipfleet index ~/Pictures --to npy --out vectors",
             "clipfleet index 'films/*.mp4' --every-s 5",
             "clipfleet index s3://bucket/photos archive.zip",
+            "clipfleet index products.csv --field price:float --field year:int --collection shop",
+            "clipfleet index ~/Pictures --collection images_live --reindex --queue new-model",
         ),
     )(index)
 
@@ -176,6 +219,11 @@ def index(  # noqa: PLR0913  each parameter is a flag
     out: Annotated[Path | None, OUT] = None,
     rows_per_part: Rows = 10_000,
     dtype: Vectors = Dtype.FLOAT32,
+    field: _Fields = None,
+    reindex: _Reindex = False,
+    into: _Into = None,
+    max_failed: _MaxFailed = None,
+    drop_old: _DropOld = False,
 ) -> int:
     """Index the pictures of folders, shards, zips, tables, videos and stores.
 
@@ -184,6 +232,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
     decoded is reported, and the rest goes on (exit code 3). Killed or interrupted, the same command goes on where it
     was; what is done and has not changed is not sent again.
     """
+    from clipfleet.cli.declaring import parse_fields  # noqa: PLC0415
     from clipfleet.cli.dry_run import dry_run as tell  # noqa: PLC0415
     from clipfleet.cli.indexing import Files, Plan, run_index  # noqa: PLC0415
     from clipfleet.index import Columns, Sending, SourceError  # noqa: PLC0415
@@ -199,6 +248,11 @@ def index(  # noqa: PLR0913  each parameter is a flag
         if to is not None or dry_run or fresh:
             raise usage("--sync goes with none of --to, --dry-run and --fresh")
         _check_sync(sources, opened, part)
+    if not reindex and (into is not None or max_failed is not None or drop_old):
+        raise usage("--into, --max-failed and --drop-old go with --reindex")
+    if reindex and (sync or to is not None or not reconcile or shard is not None):
+        raise usage("--reindex goes with none of --sync, --to, --no-reconcile and --shard: it must see all to be there")
+    asked = _reindexing(collection, into, max_failed, drop_old=drop_old) if reindex else None
     if (to is None) != (out is None):
         raise usage("--to and --out go together")
     if out is not None and fresh:
@@ -207,11 +261,16 @@ def index(  # noqa: PLR0913  each parameter is a flag
     # Beside its part files: who moves or deletes these means both.
     own = None if out is None else out / "clipfleet.sqlite"
     corpus = _corpus(sources, columns, shard)
+    place = manifest or own or _default_manifest(run, collection, corpus)
+    if asked is not None and manifest is None:
+        # One of its own, which takes the place of that of ordinary runs in the end.
+        asked = replace(asked, afterwards=place)
+        place = _default_manifest(run, collection, ["reindex", *corpus])
     plan = Plan(
         sending,
         lane,
         failures,
-        manifest or own or _default_manifest(run, collection, corpus),
+        place,
         named=manifest is not None,
         fresh=fresh,
         retry_failed=retry_failed,
@@ -220,6 +279,8 @@ def index(  # noqa: PLR0913  each parameter is a flag
         processes=processes,
         sync=sync,
         corpus=json.dumps(corpus),
+        fields=parse_fields(field or ()),
+        reindex=asked,
     )
     if dry_run:
         return tell(run, opened, plan)
@@ -251,6 +312,24 @@ def _check_sync(sources: list[str], opened: list[Source], part: Part | None) -> 
     if any(is_remote(source) and is_pattern(source) for source in sources):
         # fsspec's glob leaves out what it cannot list, and says nothing.
         raise usage("--sync: of a pattern in a store some may be missing unsaid; name the folder instead")
+
+
+def _reindexing(alias: str, into: str | None, max_failed: str | None, *, drop_old: bool) -> Reindex:
+    from clipfleet.cli.reindexing import Reindex  # noqa: PLC0415
+
+    if into == alias:
+        raise usage(f"--into {into}: --collection is the alias, and the new collection has a name of its own")
+    return Reindex(alias, into, _part_of_one(max_failed or "1%"), drop_old)
+
+
+def _part_of_one(text: str) -> float:
+    try:
+        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        part = -1.0
+    if not 0 <= part <= 1:
+        raise usage(f"--max-failed {text}: a part of all, such as 0.5% or 0.005")
+    return part
 
 
 def _part(text: str) -> Part:
