@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import tarfile
-from typing import TYPE_CHECKING, Any
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pytest
@@ -28,11 +30,12 @@ from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from support.redis_server import RedisServer
 
 PICTURES = 120
+ROOT = Path(__file__).parents[2]
+(CODE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/model-change.md").read_text(), re.DOTALL)
 
 
 def png(seed: int) -> bytes:
@@ -98,6 +101,56 @@ def new_collection(done: Done) -> str:
     return found[1]
 
 
+class Searching:
+    """Somebody who searches all the while, as docs/howto/model-change.md says, and who answered."""
+
+    def __init__(self, url: str, old: str, new: str) -> None:
+        self.failed: list[BaseException] = []
+        self.order: list[str] = []
+        self._queues = (url, old, new)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.until_seen(self._queues[1])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def until_seen(self, queue: str) -> None:
+        wait_until(lambda: queue in self.order or self.failed, 30, f"an answer by {queue}")
+
+    def _run(self) -> None:
+        url, old, new = self._queues
+        page: dict[str, Any] = {}
+        exec(CODE.replace('"photos_live"', '"live"'), page)
+        with Client(url, queue=old, timeout=30) as fleet, Client(url, queue=new, timeout=30) as next_fleet:
+            models = {fleet.embed_text("x").model: old, next_fleet.embed_text("x").model: new}
+
+            class Noted:
+                """A client, and whose hits they are."""
+
+                def __init__(self, client: Client) -> None:
+                    self._client = client
+
+                def search(self, **query: Any) -> Any:
+                    result = self._client.search(**query)
+                    noted.append(models[result.model])
+                    return result
+
+            noted: list[str] = []
+            while not self._stop.is_set():
+                try:
+                    hits = page["search"](Noted(next_fleet), Noted(fleet), image=png(7), limit=1)
+                    assert [hit.id for hit in hits] == ["007.png"]
+                    self.order += [queue for queue in noted[-1:] if queue not in self.order[-1:]]
+                except BaseException as error:  # noqa: BLE001  the test looks at it
+                    self.failed.append(error)
+
+
 def refusal(client: Client) -> ErrorCode | None:
     (result,) = client.map([requests.search(image=png(7), collection="live", limit=1)])
     return None if result.error is None else result.error.code
@@ -142,9 +195,13 @@ def test_given_another_model_when_reindexed_and_killed_on_the_way_then_searches_
             assert old_fleet.search(image=png(7), collection="live", limit=1).hits[0].id == "007.png"
             assert store.describe("live").name == "live_old"  # type: ignore[union-attr]
 
-            # And the same command goes on with the same new collection, and switches
-            done = index(*again)
+            # And the same command goes on with the same new collection, and switches; nobody who searches notices
+            with Searching(redis_server.url, keys.queue, other.queue) as searching:
+                done = index(*again)
+                searching.until_seen(other.queue)
             assert done.code == 0, done.err
+            assert searching.failed == []
+            assert searching.order == [keys.queue, other.queue]
             assert f"going on with the new collection '{begun}'" in done.err
             assert new_collection(done) == begun
             text = f"'live' stands for '{begun}' now; 'live_old' is kept (120 rows, the new one 120 rows)"
