@@ -17,6 +17,7 @@ from clipfleet.schemas.errors import BadInput
 from clipfleet.store import Row, Store, StoreConfig
 from clipfleet.store.lite import LiteServer
 from support.cli import Done, clean_environment
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -185,6 +186,49 @@ def test_given_no_worker_when_deleted_then_it_says_so_at_once(
         )
         assert done.returncode == 4, done.stderr
         assert b"unavailable" in done.stderr
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+def test_given_a_killed_command_and_a_killed_worker_when_run_twice_at_once_then_what_fits_is_gone_and_no_more(
+    redis_server: RedisServer,
+    keys: QueueKeys,
+    start_worker: Callable[..., WorkerProcess],
+    lite: LiteServer,
+    store: Store,
+    tmp_path: Path,
+) -> None:
+    # Given more rows than one page of deletions holds
+    vectors = np.random.default_rng(1).normal(size=(40_000, 4)).astype(np.float32)
+    store.upsert("images", [Row(f"m{n}", vectors[n], {"n": 10_000 + n}) for n in range(40_000)])
+    worker = start_worker(milvus_uri=lite.uri, lease_ms=2_000)
+
+    def command() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "clipfleet.cli", "delete", "--filter", "n >= 10000", "--yes", "--json"],
+            cwd=tmp_path,
+            env=clean_environment(CLIPFLEET_REDIS_URL=redis_server.url, CLIPFLEET_QUEUE=keys.queue),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    # When the first one is killed once it has deleted something, and the worker while two go on
+    with command() as killed:
+        wait_until(lambda: store.count("images") < ROWS + 40_000, 60, "a deletion")
+        killed.kill()
+    with command() as first, command() as second:
+        for each in (first, second):
+            assert each.stderr is not None
+            while b"match" not in (line := each.stderr.readline()):
+                assert line, "it has ended"
+        worker.child().kill()
+        # Then both come to their end, and it is that alone which is gone
+        for each in (first, second):
+            out, err = each.communicate(timeout=120)
+            assert each.returncode == 0, err
+            assert json.loads(out)["ok"] is True
+    assert store.count("images") == ROWS
+    assert store.count("images", "n < 1200") == ROWS
 
 
 def test_the_pipeline_answers_what_docs_protocol_says(

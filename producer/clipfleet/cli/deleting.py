@@ -33,17 +33,20 @@ def by_filter(run: Run, settings: Settings, collection: str, where: str, *, yes:
     Raises:
         RequestFailed: the filter cannot be read, there is no such collection, nobody is there, Milvus is away.
     """
-    from clipfleet.cli.client import connect  # noqa: PLC0415
+    from clipfleet.cli.client import check_worker, connect  # noqa: PLC0415
     from clipfleet.cli.progress import Progress  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
-    with connect(settings, lane="bulk") as client:
+    check_worker(settings)
+    with connect(settings, lane="bulk", wait_for_worker=True) as client:
         told = _one(client, requests.delete(filter=where, collection=collection, dry_run=True))
         matched = int(told.outputs["matched"])
         deleted = 0
         if matched and not dry_run:
             if not yes and not run.out.ask(f"delete {_rows(matched)} of {collection!r}?"):
                 raise CliError("nothing was deleted")
+            if yes:
+                run.out.note(f"{_rows(matched)} of {collection!r} match")
             with Progress(run.out, "deleting", lambda: range(matched)) as progress:
                 for page in _pages(client, collection, where):
                     deleted += page
@@ -83,14 +86,18 @@ def _one(client: Client, request: NewRequest) -> Result:
 
 def by_ids(run: Run, settings: Settings, collection: str, arguments: Sequence[str], *, dry_run: bool) -> int:
     """Delete the rows with these ids, ``-`` standing for the lines of stdin; the exit code."""
-    from clipfleet.cli.client import connect  # noqa: PLC0415
+    from clipfleet.cli.client import check_worker, connect  # noqa: PLC0415
     from clipfleet.cli.items import Tally, groups_of, text_items  # noqa: PLC0415
     from clipfleet.cli.progress import Progress  # noqa: PLC0415
 
     tally = Tally(run.out)
     told = _Told(run, collection, dry_run=dry_run)
     known = () if "-" in arguments else arguments
-    with connect(settings, lane="bulk") as client, Progress(run.out, "deleting", lambda: known) as progress:
+    check_worker(settings)
+    with (
+        connect(settings, lane="bulk", wait_for_worker=True) as client,
+        Progress(run.out, "deleting", lambda: known) as progress,
+    ):
         for group in groups_of(arguments) or ():
             # Every line has an end, and a file's last one often two; an argument that is empty is meant.
             items = text_items(each for each in group if each != b"")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clipfleet.cli.client import check_worker
 from clipfleet.cli.declaring import declare, fields_of
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.index_manifest import open_manifest
@@ -86,7 +87,7 @@ def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], pl
     for about in filter(None, (each.about for each in found)):
         run.out.note(about)
     asked = set(plan.fields)
-    _check_worker(settings)
+    check_worker(settings)
     with ExitStack() as stack:
         manifest = open_manifest(run, plan, stack)
         if plan.reindex is not None and manifest is not None:
@@ -246,17 +247,3 @@ class _Indexing:
             f"{sink.indexed} pictures indexed into {self._where} and {sink.failed} failed until then; the"
             f" same command {resumes}"
         )
-
-
-def _check_worker(settings: Settings) -> None:
-    """Nobody there at the start is an error; somebody being restarted in the night is waited for.
-
-    Raises:
-        Unavailable: no Redis, or no living worker.
-    """
-    from clipfleet.cli.queue import QueueView  # noqa: PLC0415
-    from clipfleet.schemas.errors import ErrorCode, Unavailable  # noqa: PLC0415
-
-    with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
-        if not settings.attended and not view.living_workers():
-            raise Unavailable(ErrorCode.UNAVAILABLE, f"no worker on queue {settings.queue!r}")

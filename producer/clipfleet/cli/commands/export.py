@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,23 +57,24 @@ def export(
         try:
             info = _described(store, collection)
             with open_sink(
-                to.value, out, dtype=dtype.value, rows_per_part=rows_per_part, origin=f"collection {collection}"
+                to.value, out, dtype=dtype.value, rows_per_part=rows_per_part, origin=f"collection {info.name}"
             ) as sink:
                 earlier = sum(1 for _ in sink.held())
                 written = _copy(run, store, info, sink, earlier)
-            return _told(run, _Copied(collection, out, earlier, written, sink.parts, store.count(collection)))
+            return _told(run, _Copied(collection, out, earlier, written, sink.parts, store.count(info.name)))
         except SinkError as error:
             raise CliError(str(error)) from None
 
 
 def _described(store: Store, collection: str) -> CollectionInfo:
-    found = {info.name: info for info in store.list_collections()}
-    if collection not in found:
-        there = ", ".join(sorted(found)) or "none"
+    """Of an alias: the collection that it stands for, which is read to its end whatever becomes of the alias."""
+    found = store.describe(collection)
+    if found is None:
+        there = ", ".join(sorted(info.name for info in store.list_collections())) or "none"
         raise CliError(f"there is no collection {collection!r}", hint=f"Collections there: {there}")
-    if not found[collection].fingerprint:
+    if not found.fingerprint:
         raise CliError(f"the collection {collection!r} is no collection of clipfleet")
-    return found[collection]
+    return replace(found, rows=store.count(found.name))
 
 
 def _copy(run: Run, store: Store, info: CollectionInfo, sink: FolderSink, earlier: int) -> int:
