@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import CliError
 from clipfleet.cli.run import usage
-from clipfleet.index import Manifest, ManifestError, ManifestHeld
+from clipfleet.index import Manifest, ManifestError, ManifestHeld, manifest_name
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from clipfleet.cli.indexing import Plan
     from clipfleet.cli.run import Run
+    from clipfleet.index import Columns
 
-__all__ = ["INTO", "WHERE", "open_manifest"]
+__all__ = ["INTO", "WHERE", "corpus_of", "default_manifest", "open_manifest"]
 
 # What is noted in it: where a named one's rows go, of which sources, and into which new collection one reindexes.
 WHERE: Final = "where"
@@ -72,3 +75,22 @@ def _check(manifest: Manifest, plan: Plan, known: int) -> None:
     manifest.tell(WHERE, where)
     manifest.tell(_CORPUS, corpus or plan.corpus)
     manifest.flush()
+
+
+def corpus_of(sources: list[str], columns: Columns, shard: str | None) -> list[object]:
+    """The same for the same sources and options that pick items; how they travel changes nothing."""
+    places = [os.path.abspath(source) for source in sources]  # noqa: PTH100 - Path drops what a pattern ends in
+    root = None if columns.root is None else str(columns.root.absolute())
+    return [places, [columns.url, columns.path, columns.id, root], shard]
+
+
+def default_manifest(run: Run, collection: str, corpus: list[object]) -> Path:
+    """Where the manifest is when nobody names one: the same for the same fleet and corpus."""
+    from clipfleet.cli.local import FOLDER, find_live  # noqa: PLC0415
+    from clipfleet.cli.settings import load, redacted  # noqa: PLC0415
+
+    asked = load(run.flags)
+    # A local fleet is at other ports each time it starts.
+    live = run.flags.local or (asked.source == "the default" and find_live(Path.cwd()) is not None)
+    fleet = ["local"] if live else [redacted(asked.redis_url), asked.queue, asked.prefix]
+    return Path(FOLDER) / "index" / manifest_name(collection, fleet, *corpus)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clipfleet.index import Report
     from clipfleet.store import Store
 
-__all__ = ["Reindex", "begin", "settle", "switch_run"]
+__all__ = ["Reindex", "begin", "reindexing", "settle", "switch_run"]
 
 _BEFORE: Final = "before"  # in the manifest: what the alias stood for before it was switched
 _PATIENCE_S: Final = 60.0
@@ -55,6 +55,27 @@ class Reindex:
     max_failed: float = 0.01
     drop_old: bool = False
     afterwards: Path | None = None
+
+
+def reindexing(alias: str, into: str | None, max_failed: str | None, *, drop_old: bool) -> Reindex:
+    """What the flags ask for.
+
+    Raises:
+        CliError: usage error: they cannot be.
+    """
+    if into == alias:
+        raise usage(f"--into {into}: --collection is the alias, and the new collection has a name of its own")
+    return Reindex(alias, into, _part_of_one(max_failed or "1%"), drop_old)
+
+
+def _part_of_one(text: str) -> float:
+    try:
+        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        part = -1.0
+    if not 0 <= part <= 1:
+        raise usage(f"--max-failed {text}: a part of all, such as 0.5% or 0.005")
+    return part
 
 
 def begin(run: Run, settings: Settings, plan: Plan, asked: Reindex, manifest: Manifest) -> Plan:

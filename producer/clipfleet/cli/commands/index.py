@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +14,7 @@ from clipfleet.cli.run import Collection, Run, collection_name, command, usage
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
-    from clipfleet.cli.reindexing import Reindex
-    from clipfleet.index import Columns, Part, Send, Source
+    from clipfleet.index import Columns, Part, Source
 
 __all__ = ["register"]
 
@@ -234,25 +232,28 @@ def index(  # noqa: PLR0913  each parameter is a flag
     """
     from clipfleet.cli.declaring import parse_fields  # noqa: PLC0415
     from clipfleet.cli.dry_run import dry_run as tell  # noqa: PLC0415
+    from clipfleet.cli.index_arguments import check_sync, how_to_send, part_of_n, shrink_px  # noqa: PLC0415
+    from clipfleet.cli.index_manifest import corpus_of, default_manifest  # noqa: PLC0415
     from clipfleet.cli.indexing import Files, Plan, run_index  # noqa: PLC0415
+    from clipfleet.cli.reindexing import reindexing  # noqa: PLC0415
     from clipfleet.index import Columns, Sending, SourceError  # noqa: PLC0415
 
     columns = Columns(url_column, path_column, id_column, path_root)
     try:
-        part = None if shard is None else _part(shard)
+        part = None if shard is None else part_of_n(shard)
         opened = _open(sources, columns, part, every_s)
-        sending = Sending(collection, *_sending(send, root or []), _shrink_px(shrink))
+        sending = Sending(collection, *how_to_send(send, root or []), shrink_px(shrink))
     except SourceError as error:
         raise usage(str(error)) from None
     if sync:
         if to is not None or dry_run or fresh:
             raise usage("--sync goes with none of --to, --dry-run and --fresh")
-        _check_sync(sources, opened, part)
+        check_sync(sources, opened, part)
     if not reindex and (into is not None or max_failed is not None or drop_old):
         raise usage("--into, --max-failed and --drop-old go with --reindex")
     if reindex and (sync or to is not None or not reconcile or shard is not None):
         raise usage("--reindex goes with none of --sync, --to, --no-reconcile and --shard: it must see all to be there")
-    asked = _reindexing(collection, into, max_failed, drop_old=drop_old) if reindex else None
+    asked = reindexing(collection, into, max_failed, drop_old=drop_old) if reindex else None
     if (to is None) != (out is None):
         raise usage("--to and --out go together")
     if out is not None and fresh:
@@ -260,12 +261,12 @@ def index(  # noqa: PLR0913  each parameter is a flag
     files = None if to is None or out is None else Files(to.value, out, dtype.value, rows_per_part)
     # Beside its part files: who moves or deletes these means both.
     own = None if out is None else out / "clipfleet.sqlite"
-    corpus = _corpus(sources, columns, shard)
-    place = manifest or own or _default_manifest(run, collection, corpus)
+    corpus = corpus_of(sources, columns, shard)
+    place = manifest or own or default_manifest(run, collection, corpus)
     if asked is not None and manifest is None:
         # One of its own, which takes the place of that of ordinary runs in the end.
         asked = replace(asked, afterwards=place)
-        place = _default_manifest(run, collection, ["reindex", *corpus])
+        place = default_manifest(run, collection, ["reindex", *corpus])
     plan = Plan(
         sending,
         lane,
@@ -298,90 +299,3 @@ def _open(sources: list[str], columns: Columns, part: Part | None, every_s: floa
     except FileNotFoundError as error:
         raise usage(f"{error}: no such file or folder") from None
     return opened if part is None else part_of(opened, part)
-
-
-def _check_sync(sources: list[str], opened: list[Source], part: Part | None) -> None:
-    """Refuse what would have rows deleted whose pictures are there."""
-    from clipfleet.index.part import by_file  # noqa: PLC0415
-    from clipfleet.index.sources.folder import is_pattern  # noqa: PLC0415
-    from clipfleet.index.sources.remote import is_remote  # noqa: PLC0415
-
-    if part is not None and any(map(by_file, opened)):
-        # One host would delete what another one has just indexed.
-        raise usage("--sync goes with --shard for folders and tables alone: other hosts take what a new file displaces")
-    if any(is_remote(source) and is_pattern(source) for source in sources):
-        # fsspec's glob leaves out what it cannot list, and says nothing.
-        raise usage("--sync: of a pattern in a store some may be missing unsaid; name the folder instead")
-
-
-def _reindexing(alias: str, into: str | None, max_failed: str | None, *, drop_old: bool) -> Reindex:
-    from clipfleet.cli.reindexing import Reindex  # noqa: PLC0415
-
-    if into == alias:
-        raise usage(f"--into {into}: --collection is the alias, and the new collection has a name of its own")
-    return Reindex(alias, into, _part_of_one(max_failed or "1%"), drop_old)
-
-
-def _part_of_one(text: str) -> float:
-    try:
-        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        part = -1.0
-    if not 0 <= part <= 1:
-        raise usage(f"--max-failed {text}: a part of all, such as 0.5% or 0.005")
-    return part
-
-
-def _part(text: str) -> Part:
-    from clipfleet.index import Part, SourceError  # noqa: PLC0415
-
-    try:
-        return Part.parse(text)
-    except SourceError as error:
-        raise usage(f"--shard {error}") from None
-
-
-def _shrink_px(asked: int | None) -> int:
-    from clipfleet.index.shrink import SHRINK_PX, can_shrink  # noqa: PLC0415
-
-    if can_shrink():
-        return SHRINK_PX if asked is None else asked
-    if asked:
-        raise usage("--shrink needs Pillow", 'pip install "clipfleet[index]"')
-    return 0
-
-
-def _sending(send: str | None, given: list[str]) -> tuple[Send | None, dict[str, Path]]:
-    from clipfleet.index import Send  # noqa: PLC0415
-
-    if send not in {None, *Send}:
-        raise usage(f"--send {send}: one of {', '.join(Send)}")
-    roots: dict[str, Path] = {}
-    for each in given:
-        name, equals, folder = each.partition("=")
-        if not name or not equals or "/" in name or ":" in name or not Path(folder).is_dir():
-            raise usage(f"--root {each}: NAME=DIR, where DIR is a folder of this machine")
-        roots[name] = Path(folder)
-    if (send == Send.PATH) != bool(roots):
-        raise usage("--send path and --root NAME=DIR go together")
-    return (None if send is None else Send(send)), roots
-
-
-def _corpus(sources: list[str], columns: Columns, shard: str | None) -> list[object]:
-    """The same for the same sources and options that pick items; how they travel changes nothing."""
-    places = [os.path.abspath(source) for source in sources]  # noqa: PTH100 - Path drops what a pattern ends in
-    root = None if columns.root is None else str(columns.root.absolute())
-    return [places, [columns.url, columns.path, columns.id, root], shard]
-
-
-def _default_manifest(run: Run, collection: str, corpus: list[object]) -> Path:
-    """The same for the same fleet and corpus."""
-    from clipfleet.cli.local import FOLDER, find_live  # noqa: PLC0415
-    from clipfleet.cli.settings import load, redacted  # noqa: PLC0415
-    from clipfleet.index import manifest_name  # noqa: PLC0415
-
-    asked = load(run.flags)
-    # A local fleet is at other ports each time it starts.
-    live = run.flags.local or (asked.source == "the default" and find_live(Path.cwd()) is not None)
-    fleet = ["local"] if live else [redacted(asked.redis_url), asked.queue, asked.prefix]
-    return Path(FOLDER) / "index" / manifest_name(collection, fleet, *corpus)
