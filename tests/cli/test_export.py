@@ -123,6 +123,23 @@ def test_given_a_folder_that_is_not_this_collection_s_when_exported_into_then_it
     assert (short.code, "export it into an empty folder" in short.err) == (3, True)
 
 
+def test_given_an_alias_when_exported_then_it_is_the_collection_that_it_stands_for(cli, milvus):
+    store = Store(StoreConfig(milvus))
+    store.switch("images_live", "images")
+    try:
+        to = ("--to", "npy", "--out", "o", "--milvus-uri", milvus)
+        done = cli("export", "images_live", *to)
+        assert (done.code, f"{ROWS:,} rows of 'images_live' in 1 part in o" in done.out) == (0, True), done.err
+        # The folder is that collection's, by whichever name
+        assert cli("export", "images", *to).code == 0
+        store.switch("images_live", "empty")
+        other = cli("export", "images_live", *to)
+        assert (other.code, "give each its own folder" in other.err) == (1, True)
+    finally:
+        store._connection.call("drop_alias", "images_live")
+        store.close()
+
+
 @pytest.mark.parametrize("args", [[], ["images"], ["images", "--to", "csv", "--out", "o"]])
 def test_given_wrong_usage_when_run_then_exit_code_2(cli, args):
     assert cli("export", *args, "--milvus-uri", "http://127.0.0.1:1").code == 2

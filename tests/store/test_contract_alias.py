@@ -88,6 +88,35 @@ def test_given_an_alias_switched_under_workers_when_they_go_on_then_no_vector_me
     worker.close()
 
 
+def test_given_an_old_collection_dropped_behind_its_alias_when_read_then_the_new_one_answers_at_once(
+    store: Store, uri: str, pair: tuple[str, str, str]
+) -> None:
+    alias, one, two = pair
+    store.switch(alias, one)
+    worker = Store(StoreConfig(uri, consistency="Strong", recheck_s=1e9))
+    assert found(worker, alias, "model-a") == ["model-a"]
+    store.switch(alias, two)
+    store.drop(one)
+
+    # It still believes that the alias is the old one, and finds out by asking for it.
+    assert found(worker, alias, "model-b") == ["model-b"]
+    store.switch(alias, two)
+    with pytest.raises(RequestFailed, match="belongs to model model-b"):
+        found(worker, alias, "model-a")
+    assert worker.count(alias) == 1
+    worker.close()
+
+
+def test_given_names_when_described_then_it_is_told_what_they_stand_for(
+    store: Store, pair: tuple[str, str, str]
+) -> None:
+    alias, one, _ = pair
+    assert store.describe(alias) is None
+    store.switch(alias, one)
+    described = [store.describe(name) for name in (alias, one)]
+    assert [info and (info.name, info.fingerprint) for info in described] == [(one, "model-a")] * 2
+
+
 def test_given_what_cannot_be_when_switched_then_it_is_refused(store: Store, pair: tuple[str, str, str]) -> None:
     alias, one, two = pair
     with pytest.raises(RequestFailed, match="is a collection itself"):

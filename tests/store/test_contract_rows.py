@@ -259,6 +259,34 @@ def test_given_rows_when_deleted_then_the_number_that_was_there_is_told(
         assert refused(error) is ErrorCode.BAD_REQUEST
 
 
+def test_given_ids_when_discarded_then_it_is_told_which_were_there(
+    store: Store, collection: str, vector: np.ndarray
+) -> None:
+    store.upsert(collection, [Row(f"r{number}", vector) for number in range(600)])
+
+    gone = store.discard(collection, [f"r{number}" for number in range(100, 700)])
+
+    assert gone == {f"r{number}" for number in range(100, 600)}
+    assert store.count(collection) == 100
+
+
+def test_given_a_limit_when_deleted_by_filter_then_no_more_go_and_a_short_count_says_that_none_is_left(
+    store: Store, collection: str, vector: np.ndarray
+) -> None:
+    store.upsert(collection, [Row(f"r{number}", vector, {"n": number}) for number in range(3_000)])
+    assert store.count(collection, "n < 2500") == 2_500
+
+    counts = [store.delete(collection, filter="n < 2500", limit=1_100) for _ in range(4)]
+
+    assert counts == [1_100, 1_100, 300, 0]
+    assert (store.count(collection, "n >= 2500"), store.count(collection)) == (500, 500)
+    for limit in (0, -1, 100_001, True, "5"):
+        with pytest.raises(RequestFailed, match="limit is"):
+            store.delete(collection, filter="n < 2500", limit=limit)  # type: ignore[arg-type]
+    with pytest.raises(RequestFailed, match="ids or a filter"):
+        store.delete(collection, ids=["r1"], limit=5)
+
+
 def test_given_no_such_collection_when_used_then_the_refusal_names_it(store: Store, vector: np.ndarray) -> None:
     uses = (
         lambda: store.search("nowhere", vector[None], fingerprint="f", limit=1),

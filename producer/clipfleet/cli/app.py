@@ -8,6 +8,7 @@ import typer
 
 from clipfleet.cli.commands import (
     dead,
+    delete,
     demo,
     doctor,
     embed,
@@ -65,7 +66,7 @@ def _root(
     """  # noqa: D301  \b is click's mark for "do not re-wrap"
 
 
-for group in (up, worker, index, search, embed, export, status, dead, doctor, model, operators, pipeline, demo):
+for group in (up, worker, index, search, embed, delete, export, status, dead, doctor, model, operators, pipeline, demo):
     group.register(app)
 
 

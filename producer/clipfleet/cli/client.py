@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from clipfleet.index import Processes
     from clipfleet.producer import Client
 
-__all__ = ["connect", "connect_many"]
+__all__ = ["check_worker", "connect", "connect_many"]
 
 
 def connect(
@@ -37,3 +37,19 @@ def _options(settings: Settings, lane: str, wait_for_worker: bool) -> dict[str, 
         # While 'up' starts another worker there is none for some seconds.
         "wait_for_worker": wait_for_worker or settings.attended,
     }
+
+
+def check_worker(settings: Settings) -> None:
+    """For clients that wait for workers: nobody there at the start is an error all the same.
+
+    Somebody being restarted in the night is waited for.
+
+    Raises:
+        Unavailable: no Redis, or no living worker.
+    """
+    from clipfleet.cli.queue import QueueView  # noqa: PLC0415
+    from clipfleet.schemas.errors import ErrorCode, Unavailable  # noqa: PLC0415
+
+    with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
+        if not settings.attended and not view.living_workers():
+            raise Unavailable(ErrorCode.UNAVAILABLE, f"no worker on queue {settings.queue!r}")

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import Exit
-from clipfleet.index import Failure, Item, Manifest, Skip
+from clipfleet.index import Failure, Item, Manifest, Skip, typed
 from clipfleet.index.manifest import Todo, decide, signature
 from clipfleet.index.sources import Seen
 
@@ -29,7 +29,7 @@ def dry_run(run: Run, sources: Sequence[Source], plan: Plan) -> int:
     for about in filter(None, (each.about for each in sources)):
         run.out.note(about)
     told = _Told(run, plan)
-    for source in sources:
+    for source in typed(sources, plan.fields):
         told.add(source)
     return told.end()
 
@@ -81,7 +81,7 @@ class _Told:
             self._out.json({"dry_run": True, **figures, "kinds": kinds})
         else:
             self._out.line(
-                f"{figures['send']:,} pictures would be sent to {self._plan.sending.collection!r};"
+                f"{figures['send']:,} pictures would be sent to {self._where()};"
                 f" {figures['done']:,} are done, {figures['failed_before']:,} failed before,"
                 f" {figures['failed']:,} cannot be read, {figures['duplicates']:,} duplicates,"
                 f" {figures['skipped']:,} other files"
@@ -91,6 +91,11 @@ class _Told:
         if not self._todo.total():
             return Exit.FAILED
         return Exit.PARTIAL if self._failed else Exit.OK
+
+    def _where(self) -> str:
+        if (reindex := self._plan.reindex) is not None:
+            return f"{reindex.into or 'a new collection'!r} for the alias {reindex.alias!r}"
+        return repr(self._plan.sending.collection)
 
     def _what(self, item: Item) -> Todo:
         if self._manifest is None:

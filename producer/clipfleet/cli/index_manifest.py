@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import CliError
 from clipfleet.cli.run import usage
-from clipfleet.index import Manifest, ManifestError, ManifestHeld
+from clipfleet.index import Manifest, ManifestError, ManifestHeld, manifest_name
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from clipfleet.cli.indexing import Plan
     from clipfleet.cli.run import Run
+    from clipfleet.index import Columns
 
-__all__ = ["open_manifest"]
+__all__ = ["INTO", "WHERE", "corpus_of", "default_manifest", "open_manifest"]
 
-_WHERE, _CORPUS = "where", "corpus"
+# What is noted in it: where a named one's rows go, of which sources, and into which new collection one reindexes.
+WHERE: Final = "where"
+INTO: Final = "into"
+_CORPUS: Final = "corpus"
 _SEVERAL: Final = "several"
 
 
@@ -34,11 +40,13 @@ def open_manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
     except ManifestHeld as error:
         raise CliError(str(error), hint="Wait for it, or stop it: the same command then goes on.") from None
     except ManifestError as error:
-        if plan.named or plan.sync or plan.files is not None:
+        if plan.named or plan.sync or plan.files is not None or plan.reindex is not None:
             raise
         run.out.note(f"{error}; this run cannot be resumed (--manifest FILE names another place)")
         return None
     if plan.fresh:
+        if left := manifest.told(INTO):
+            run.out.note(f"the collection {left!r}, which an earlier run has begun, is left as it is")
         manifest.clear()
     known = manifest.counts().total()
     if plan.named:
@@ -51,7 +59,9 @@ def open_manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
 def _check(manifest: Manifest, plan: Plan, known: int) -> None:
     """What is done elsewhere would not be sent to here; and others' pictures would be taken for gone."""
     where = f"collection {plan.sending.collection}" if plan.files is None else f"files in {plan.files.out.absolute()}"
-    before = manifest.told(_WHERE)
+    if plan.reindex is not None:
+        where = f"a new collection for {plan.reindex.alias}"
+    before = manifest.told(WHERE)
     if before not in {"", where}:
         raise usage(f"{manifest.path} is the manifest of {before}, and not of {where}", "Name another with --manifest.")
     corpus = manifest.told(_CORPUS)
@@ -62,6 +72,25 @@ def _check(manifest: Manifest, plan: Plan, known: int) -> None:
                 "Name another with --manifest, one for each corpus.",
             )
         corpus = _SEVERAL
-    manifest.tell(_WHERE, where)
+    manifest.tell(WHERE, where)
     manifest.tell(_CORPUS, corpus or plan.corpus)
     manifest.flush()
+
+
+def corpus_of(sources: list[str], columns: Columns, shard: str | None) -> list[object]:
+    """The same for the same sources and options that pick items; how they travel changes nothing."""
+    places = [os.path.abspath(source) for source in sources]  # noqa: PTH100 - Path drops what a pattern ends in
+    root = None if columns.root is None else str(columns.root.absolute())
+    return [places, [columns.url, columns.path, columns.id, root], shard]
+
+
+def default_manifest(run: Run, collection: str, corpus: list[object]) -> Path:
+    """Where the manifest is when nobody names one: the same for the same fleet and corpus."""
+    from clipfleet.cli.local import FOLDER, find_live  # noqa: PLC0415
+    from clipfleet.cli.settings import load, redacted  # noqa: PLC0415
+
+    asked = load(run.flags)
+    # A local fleet is at other ports each time it starts.
+    live = run.flags.local or (asked.source == "the default" and find_live(Path.cwd()) is not None)
+    fleet = ["local"] if live else [redacted(asked.redis_url), asked.queue, asked.prefix]
+    return Path(FOLDER) / "index" / manifest_name(collection, fleet, *corpus)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING
 
+from clipfleet.cli.client import check_worker
+from clipfleet.cli.declaring import declare, fields_of
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.index_manifest import open_manifest
-from clipfleet.index import Meter, Sending, open_sources
+from clipfleet.cli.index_report import Failures, Shown, summary
+from clipfleet.cli.milvus import opened
+from clipfleet.cli.reindexing import begin, settle, switch_run
+from clipfleet.index import Meter, Sending, open_sources, typed
 from clipfleet.index.sinks import SinkError
 from clipfleet.index.sync import Visited
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from clipfleet.cli.progress import Progress
     from clipfleet.cli.reconciling import Verdict
+    from clipfleet.cli.reindexing import Reindex
     from clipfleet.cli.run import Run
     from clipfleet.cli.settings import Settings
     from clipfleet.index import Manifest, Outcome, Processes, Report, Source
@@ -28,8 +32,6 @@ if TYPE_CHECKING:
     from clipfleet.producer import Client
 
 __all__ = ["Files", "Plan", "run_index"]
-
-_SHOWN_FAILURES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Plan:
         processes: how many read, shrink and send.
         sync: whether rows of pictures that have left the sources are deleted.
         corpus: a text that is the same for the same sources, and options that pick items.
+        fields: metadata keys of declared types, which a new collection keeps in columns.
+        reindex: the rows go into a new collection behind an alias; None = into the one that is named.
     """
 
     sending: Sending = field(default_factory=Sending)
@@ -73,21 +77,41 @@ class Plan:
     processes: int = 1
     sync: bool = False
     corpus: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    reindex: Reindex | None = None
 
 
 def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], plan: Plan) -> int:
     """Index ``sources`` and report; the exit code."""
-    opened = [each for source in sources for each in (open_sources([source]) if isinstance(source, Path) else [source])]
-    for source in filter(None, (each.about for each in opened)):
-        run.out.note(source)
-    _check_worker(settings)
+    found = [each for source in sources for each in (open_sources([source]) if isinstance(source, Path) else [source])]
+    for about in filter(None, (each.about for each in found)):
+        run.out.note(about)
+    asked = set(plan.fields)
+    check_worker(settings)
     with ExitStack() as stack:
         manifest = open_manifest(run, plan, stack)
+        if plan.reindex is not None and manifest is not None:
+            plan = begin(run, settings, plan, plan.reindex, manifest)
+        elif plan.fields and plan.files is None:
+            _declare(settings, plan)
+        given = typed(found, plan.fields)
         try:
             sink = stack.enter_context(_sink(plan.files)) if plan.files is not None else None
-            return _Indexing(run, settings, plan, manifest, sink).go(opened)
+            indexing = _Indexing(run, settings, plan, manifest, sink)
+            code = indexing.go(given)
         except SinkError as error:
             raise CliError(str(error)) from None
+    if unmet := asked.difference(*(source.met for source in given)):
+        run.out.note(f"no picture has {', '.join(sorted(unmet))}: look at how it is spelled")
+    if indexing.switched and plan.reindex is not None and plan.manifest is not None:
+        settle(run, plan.reindex, plan.manifest)
+    return code
+
+
+def _declare(settings: Settings, plan: Plan) -> None:
+    fields = fields_of(plan.fields)
+    with opened(settings) as store:
+        declare(store, settings, plan.sending.collection, fields)
 
 
 def _sink(files: Files) -> FolderSink:
@@ -108,6 +132,7 @@ class _Indexing:
         self._manifest = manifest
         self._sink = sink
         self._meter = Meter()
+        self.switched = False
 
     def go(self, sources: Sequence[Source]) -> int:
         """Index and reconcile; the exit code."""
@@ -123,11 +148,11 @@ class _Indexing:
                 sources = visited.over(sources)
             client = stack.enter_context(self._client())
             with ExitStack() as shown:
-                failures = shown.enter_context(_Failures(self._failures_file()))
+                failures = shown.enter_context(Failures(self._failures_file()))
                 progress = shown.enter_context(
                     Progress(run.out, "indexing", lambda: count_all(sources), lambda: self._meter.bottleneck)
                 )
-                sink = _Sink(run, progress, failures)
+                sink = Shown(run, progress, failures)
 
                 def on_outcome(outcome: Outcome) -> None:
                     tally.add(outcome.error)
@@ -143,11 +168,21 @@ class _Indexing:
             verdicts = [self._synced(visited, report)] if visited is not None else []
             verdicts += [self._reconciled(client, sources)] if not report.stopped else []
         found = [verdict for verdict in verdicts if verdict is not None]
-        _summary(run, report, self._where, found)
+        switch = self._switch(report, found)
+        summary(run, report, self._where, found, switch)
         code = tally.end()
-        if report.stopped or (not report.indexed and not report.earlier and not code):
+        failed = report.stopped or (not report.indexed and not report.earlier and not code)
+        if failed or (switch is not None and not switch.agrees):
             return Exit.FAILED
         return code or (Exit.PARTIAL if any(verdict.agrees is False for verdict in found) else Exit.OK)
+
+    def _switch(self, report: Report, found: Sequence[Verdict]) -> Verdict | None:
+        if self._plan.reindex is None or self._manifest is None:
+            return None
+        reconciled = found[-1] if found else None
+        verdict = switch_run(self._settings, self._plan, self._plan.reindex, self._manifest, report, reconciled)
+        self.switched = verdict.agrees is True
+        return verdict
 
     def _synced(self, visited: Visited, report: Report) -> Verdict | None:
         from clipfleet.cli.syncing import sync_run  # noqa: PLC0415
@@ -206,127 +241,9 @@ class _Indexing:
             return self._plan.failures
         return self._manifest.path.with_suffix(".failures.jsonl")
 
-    def _interrupted(self, sink: _Sink) -> None:
+    def _interrupted(self, sink: Shown) -> None:
         resumes = "goes on from here" if self._manifest is not None else "replaces and never doubles"
         self._run.out.note(
             f"{sink.indexed} pictures indexed into {self._where} and {sink.failed} failed until then; the"
             f" same command {resumes}"
         )
-
-
-def _check_worker(settings: Settings) -> None:
-    """Nobody there at the start is an error; somebody being restarted in the night is waited for.
-
-    Raises:
-        Unavailable: no Redis, or no living worker.
-    """
-    from clipfleet.cli.queue import QueueView  # noqa: PLC0415
-    from clipfleet.schemas.errors import ErrorCode, Unavailable  # noqa: PLC0415
-
-    with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
-        if not settings.attended and not view.living_workers():
-            raise Unavailable(ErrorCode.UNAVAILABLE, f"no worker on queue {settings.queue!r}")
-
-
-class _Failures:
-    """The file that names each failed item as a JSON line; it is empty when nothing failed."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> Self:
-        if self.path is not None:
-            try:
-                # What an earlier run said is over; and whether it can be written shows now, not at 3 a.m.
-                self._file = self.path.open("w", encoding="utf-8")
-            except OSError as error:
-                raise CliError(
-                    f"--failures {self.path}: cannot be written: {error.strerror}", exit_code=Exit.USAGE
-                ) from None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def write(self, line: dict[str, object]) -> None:
-        """One more; on disk at once, for whoever looks while the run goes on."""
-        if self._file is not None:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
-
-
-class _Sink:
-    """Shows each outcome, and the first few failures where no program reads."""
-
-    def __init__(self, run: Run, progress: Progress, failures: _Failures) -> None:
-        self.indexed = 0
-        self.failed = 0
-        self._out = run.out
-        self._progress = progress
-        self._failures = failures
-
-    def add(self, outcome: Outcome) -> None:
-        """One more."""
-        from clipfleet.cli.commands.embed import failure_json  # noqa: PLC0415
-
-        error = outcome.error
-        self._progress.advance(failed=error is not None, earlier=outcome.earlier)
-        if error is None:
-            # What an earlier run has done it has told as well.
-            self.indexed += not outcome.earlier
-            if self._out.json_lines and not outcome.earlier:
-                self._out.json({"input": outcome.path, "ok": True, "id": outcome.id})
-            return
-        self.failed += 1
-        line = {"input": outcome.path, "ok": False, "id": outcome.id, "error": failure_json(error)}
-        self._failures.write(line)
-        if self._out.json_lines:
-            self._out.json(line)
-        elif self.failed <= _SHOWN_FAILURES:
-            self._out.note(f"{outcome.path}: {error.code}: {error.message}")
-
-    def end(self) -> None:
-        """Say where the failures are that were not shown."""
-        more = self.failed - _SHOWN_FAILURES
-        if more > 0 and not self._out.json_lines:
-            where = "--failures FILE" if self._failures.path is None else self._failures.path
-            self._out.note(f"and {more} more; {where} lists them all")
-
-
-def _summary(run: Run, report: Report, where: str, verdicts: Sequence[Verdict]) -> None:
-    codes = ", ".join(f"{count} {code}" for code, count in report.failed.most_common())
-    earlier = f", {report.earlier} of them earlier," if report.earlier else ""
-    text = (
-        f"{report.indexed + report.earlier} of {report.found} pictures indexed into {where}{earlier} in"
-        f" {report.seconds:.1f} s ({report.rate:.1f}/s)" + (f"; failed: {codes}" if codes else "")
-    )
-    if report.stopped:
-        text += f"; stopped: {report.stopped}"
-    if not report.found:
-        text = "no pictures found"
-    if report.incomplete:
-        text += f"; incomplete: {', '.join(report.incomplete[:_SHOWN_FAILURES])}"
-    if report.duplicates:
-        text += f"; {report.duplicates} duplicate{'s' if report.duplicates > 1 else ''} not sent again"
-    if report.skipped:
-        text += f"; {report.skipped} other file{'s' if report.skipped > 1 else ''} skipped"
-    text += "".join(f"; {verdict.text}" for verdict in verdicts)
-    if run.out.json_lines or not run.out.is_terminal:
-        run.out.log().info(
-            "indexed",
-            indexed=report.indexed,
-            earlier=report.earlier,
-            found=report.found,
-            failed={str(code): count for code, count in report.failed.items()},
-            skipped=report.skipped,
-            duplicates=report.duplicates,
-            incomplete=report.incomplete,
-            seconds=round(report.seconds, 2),
-            stopped=report.stopped,
-            said=[verdict.text for verdict in verdicts],
-            reconciled=verdicts[-1].agrees if verdicts else None,
-        )
-    if not run.out.json_lines:
-        run.out.line(text)

@@ -10,6 +10,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
+from clipfleet.schemas.text import visible
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,19 +19,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["Output", "visible"]
+__all__ = ["Output"]
 
 
-def visible(text: str) -> str:
-    r"""Text without what a terminal would obey or hide: ``\xNN`` stands for it. Line ends and tabs stay.
-
-    Ids, metadata and file names are others' words, and come from strangers' archives too.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text
-    )
+def _visible(text: str) -> str:
+    return visible(text, keep="\n\t")
 
 
 class Output:
@@ -52,12 +46,23 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """A line of stdout."""
-        self._stdout.write(visible(text) + "\n")
+        self._stdout.write(_visible(text) + "\n")
 
     def note(self, text: str) -> None:
         """A line for people on stderr."""
-        self._stderr.write(f"{visible(text)}\n")
+        self._stderr.write(f"{_visible(text)}\n")
         self._stderr.flush()
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is somebody to answer: a terminal for the question, and one for the answer."""
+        return self.is_terminal and sys.stdin is not None and sys.stdin.isatty()
+
+    def ask(self, question: str) -> bool:
+        """Ask on stderr, and wait; anything but yes is no."""
+        self._stderr.write(f"{_visible(question)} [y/N] ")
+        self._stderr.flush()
+        return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
     def step(self, text: str) -> None:
         """Something is being done: a line on a terminal, a log line elsewhere."""
@@ -140,12 +145,12 @@ class Output:
             table.add_column(column.removeprefix("#"), justify="right" if numbers else "left", overflow="fold")
         for row in rows:
             # As Text: an id such as "[red]" is data, not markup.
-            table.add_row(*(Text(visible(cell)) for cell in row))
+            table.add_row(*(Text(_visible(cell)) for cell in row))
         console = self.console()
         if console.is_terminal:
             # Above the table and not as its title, which is wrapped to the table's width.
             if title:
-                console.print(Text(visible(title), style="bold"))
+                console.print(Text(_visible(title), style="bold"))
             console.print(table)
             return
         if title:

@@ -6,6 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clipfleet.cli.milvus import opened
 from clipfleet.index import forgotten, reconcile
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
 
@@ -73,22 +74,17 @@ def _is_there(store: Store, collection: str) -> bool:
 
 
 def _compare(settings: Settings, collection: str, manifest: Manifest, before: Reconciled | None = None) -> Reconciled:
-    from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  imports pymilvus when it is used
+    with opened(settings) as store:
 
-    store = Store(StoreConfig(settings.milvus_uri or "", settings.milvus_token, settings.milvus_ca_file))
+        def present(ids: Sequence[str]) -> set[str]:
+            try:
+                return store.present(collection, ids)
+            except RequestFailed as error:
+                if error.code is ErrorCode.BAD_REQUEST and not _is_there(store, collection):
+                    return set()
+                raise
 
-    def present(ids: Sequence[str]) -> set[str]:
-        try:
-            return store.present(collection, ids)
-        except RequestFailed as error:
-            if error.code is ErrorCode.BAD_REQUEST and not _is_there(store, collection):
-                return set()
-            raise
-
-    try:
         found = reconcile(manifest, present)
-    finally:
-        store.close()
     if before is not None:
         # What was missing and could not be sent again is not done, and missing all the same.
         lost = max(0, before.done - found.done)

@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
     from clipfleet.cli.local.endpoints import Endpoints
 
-__all__ = ["FLEET", "PLAIN", "Collection", "Run", "command", "usage"]
+__all__ = ["FLEET", "PLAIN", "Collection", "Run", "collection_name", "command", "usage"]
 
 # As clipfleet.store.types.check_collection_name has it: which is not here where nobody serves.
 _COLLECTION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
-def _collection_name(name: str) -> str:
-    if not _COLLECTION.fullmatch(name):
+def collection_name(name: str | None) -> str | None:
+    """``name``, if a collection can have it."""
+    if name is not None and not _COLLECTION.fullmatch(name):
         raise typer.BadParameter("letters, digits and _, not starting with a digit, at most 128")
     return name
 
 
 Collection = Annotated[
     str,
-    typer.Option("--collection", metavar="NAME", callback=_collection_name, help="Where the pictures are indexed."),
+    typer.Option("--collection", metavar="NAME", callback=collection_name, help="Where the pictures are indexed."),
 ]
 
 _COMMON: Final[dict[str, Any]] = {

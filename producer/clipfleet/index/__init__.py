@@ -28,6 +28,7 @@ from clipfleet.index.sources import (
     count_all,
     open_sources,
 )
+from clipfleet.index.typed import typed
 from clipfleet.index.walk import Found, walk
 
 __all__ = [
@@ -61,5 +62,6 @@ __all__ = [
     "printable",
     "read_picture",
     "reconcile",
+    "typed",
     "walk",
 ]

@@ -111,10 +111,23 @@ class Calls(ABC, Generic[R]):
         ids: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the contract's name
         collection: str = "images",
+        limit: int | None = None,
+        dry_run: bool = False,
+        return_missing: bool = False,
         timeout: float | None = None,
     ) -> R:
-        """Remove rows by ids or by filter: ``.outputs["deleted"]``."""
-        return self.call(requests.delete(ids=ids, filter=filter, collection=collection, timeout=timeout))
+        """Remove rows by ids or by filter: ``.outputs["deleted"]``; see ``requests.delete``."""
+        return self.call(
+            requests.delete(
+                ids=ids,
+                filter=filter,
+                collection=collection,
+                limit=limit,
+                dry_run=dry_run,
+                return_missing=return_missing,
+                timeout=timeout,
+            )
+        )
 
     def run(
         self,

@@ -231,10 +231,24 @@ def delete(
     ids: Sequence[str] | None = None,
     filter: str | None = None,  # noqa: A002 - the contract's name
     collection: str = "images",
+    limit: int | None = None,
+    dry_run: bool = False,
+    return_missing: bool = False,
     timeout: float | None = None,
     tag: object = None,
 ) -> NewRequest:
     """Remove rows by id or by filter.
+
+    Args:
+        ids: of the rows.
+        filter: an expression over metadata, see ``search``.
+        collection: the collection.
+        limit: with a filter, how many rows at most; None = all, and refused above 100,000. Whoever has more deletes
+            with a limit until fewer than that are deleted.
+        dry_run: delete nothing, and tell as ``matched`` how many there are.
+        return_missing: also tell as ``missing`` which of the ids had no row.
+        timeout: seconds until the deadline; None = the client's, else 60.
+        tag: comes back with the result.
 
     Raises:
         TypeError: unless exactly one of ids and filter is given, and for a ``str`` as ids.
@@ -246,7 +260,10 @@ def delete(
         inputs["ids"] = _names("ids", ids)
     else:
         inputs["filter"] = filter
-    return NewRequest("delete", inputs, {}, timeout, None, tag)
+    if limit is not None:
+        inputs["limit"] = limit
+    options = {name: True for name, wanted in (("dry_run", dry_run), ("return_missing", return_missing)) if wanted}
+    return NewRequest("delete", inputs, options, timeout, None, tag)
 
 
 def checked(request: object) -> NewRequest:

@@ -163,11 +163,18 @@ def _search(store: Store, fingerprint: str, batch: Sequence[tuple[NDArray[np.flo
 class MilvusDelete(BatchOperator):
     """Rows away, by ids (a list of text) or else by a filter; gives how many were there.
 
+    Two more columns, if there are: how many rows a filter may delete (None: all, up to 100,000), and whether rows are
+    only looked up.
+
     Attributes:
         collection: of which; None: a column before the others tells it.
+        details: whether to give ``{deleted, matched, missing}`` instead: how many went, how many were there, and which
+            of the ids were not. Of a call that was repeated, since Milvus went away in the middle of it, the counts
+            are those of the last attempt.
     """
 
     collection: str | None = None
+    details: bool = False
 
     name: ClassVar[str] = "milvus_delete"
     task: ClassVar[str] = "ids, filter -> number"
@@ -180,16 +187,37 @@ class MilvusDelete(BatchOperator):
         store = place.services.store()
 
         def run(*columns: Sequence[Any]) -> Sequence[Any]:
-            names, (ids, filters) = _collections(self.collection, columns)
-            asked = list(zip(names, ids, filters, strict=True))
+            names, others = _collections(self.collection, columns)
+            asked = [_Removal(*one) for one in zip(names, *others, strict=True)]
             # Not grouped: one call each, in order.
-            return _grouped(range(len(asked)), asked, lambda _, batch: [_delete(store, *batch[0])])
+            found = _grouped(range(len(asked)), asked, lambda _, batch: [_delete(store, batch[0])])
+            return found if self.details else [each["deleted"] if isinstance(each, dict) else each for each in found]
 
         return Opened(run)
 
 
-def _delete(store: Store, collection: str, ids: list[str] | None, filter_: Any) -> int:
-    return store.delete(collection, ids=ids, filter=filter_)
+class _Removal(NamedTuple):
+    """What a deletion is about."""
+
+    collection: str
+    ids: list[str] | None
+    filter: Any
+    limit: int | None = None
+    dry_run: bool = False
+
+
+def _delete(store: Store, asked: _Removal) -> dict[str, Any]:
+    from clipfleet.store import combine  # noqa: PLC0415  (a worker without a store does not load it)
+
+    if asked.ids is None:
+        if asked.dry_run and combine(asked.filter) is not None:
+            return {"deleted": 0, "matched": store.count(asked.collection, asked.filter), "missing": []}
+        deleted = store.delete(asked.collection, filter=asked.filter, limit=asked.limit)
+        return {"deleted": deleted, "matched": deleted, "missing": []}
+    find = store.present if asked.dry_run else store.discard
+    there = find(asked.collection, asked.ids)
+    missing = [each for each in dict.fromkeys(asked.ids) if each not in there]
+    return {"deleted": 0 if asked.dry_run else len(there), "matched": len(there), "missing": missing}
 
 
 def _collections(

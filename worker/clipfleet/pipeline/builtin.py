@@ -35,6 +35,7 @@ __all__ = ["builtin_pipelines"]
 
 DEFAULT_COLLECTION = "images"
 MAX_SEARCH_LIMIT = 16_384
+MAX_DELETED = 100_000
 ASKED = ("collection", "limit", "filter", "output_fields", "consistency")
 
 
@@ -113,15 +114,25 @@ def _delete() -> Pipeline:
             ids=field.string_list(),
             filter=field.anything(),
             collection=field.text(required=False, default=DEFAULT_COLLECTION),
+            limit=field.integer(None, 1, MAX_DELETED),
+            dry_run=field.flag("options"),
+            return_missing=field.flag("options"),
         )
-        .map(("ids", "filter"), ("ids", "filter"), _one_of, inline=True)
-        .map(("collection", "ids", "filter"), "deleted", MilvusDelete())
-        .output("deleted")
+        .map(("ids", "filter", "limit"), ("ids", "filter", "limit"), _one_of, inline=True)
+        .map(("collection", "ids", "filter", "limit", "dry_run"), "told", MilvusDelete(details=True))
+        .map(("told", "dry_run", "return_missing"), ("deleted", "matched", "missing"), _as_asked, inline=True)
+        .output("deleted", "matched", "missing")
     )
 
 
-def _one_of(ids: list[str] | None, filter_: Any) -> tuple[Any, Any]:
+def _one_of(ids: list[str] | None, filter_: Any, limit: int | None) -> tuple[Any, Any, Any]:
     there = [name for name, value in (("ids", ids), ("filter", filter_)) if value is not None]
     if len(there) != 1:
         raise error_for(ErrorCode.BAD_REQUEST, f"give exactly one of ids, filter; {', '.join(there) or 'none'} given")
-    return ids, filter_
+    if ids is not None and limit is not None:
+        raise error_for(ErrorCode.BAD_REQUEST, "limit goes with a filter: ids are as many as they are")
+    return ids, filter_, limit
+
+
+def _as_asked(told: dict[str, Any], dry_run: bool, missing: bool) -> tuple[Any, Any, Any]:  # noqa: FBT001  (columns)
+    return told["deleted"], told["matched"] if dry_run else OMIT, told["missing"] if missing else OMIT

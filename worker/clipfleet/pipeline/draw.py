@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from clipfleet.pipeline.steps import steps_of
 from clipfleet.pipeline.svg import draw_svg
-from clipfleet.pipeline.values import plain
+from clipfleet.schemas.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ def _draw(steps: Sequence[Step]) -> str:
     lanes = _Lanes(steps)
     graph = [lanes.add(number) for number in range(len(steps))]
     wide = max(len(line) for lines in graph for line in lines)
-    names = ["  " * step.depth + plain(step.name) for step in steps]
+    names = ["  " * step.depth + visible(step.name) for step in steps]
     widths = [
         max(map(len, names)),
         max(len(_method(step)) for step in steps),
@@ -73,7 +73,7 @@ def _columns(step: Step) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    shown = [plain(name) for name in (names if len(names) <= _MOST_NAMES else names[: _MOST_NAMES - 1])]
+    shown = [visible(name) for name in (names if len(names) <= _MOST_NAMES else names[: _MOST_NAMES - 1])]
     return ", ".join([*shown, f"… {len(names) - len(shown)} more"] if len(shown) < len(names) else shown)
 
 

@@ -68,8 +68,8 @@ def picture() -> Field:
     return Field(_picture)
 
 
-def integer(default: int, low: int, high: int) -> Field:
-    """An integer within bounds."""
+def integer(default: int | None, low: int, high: int) -> Field:
+    """An integer within bounds; ``default`` when absent."""
 
     def check(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:

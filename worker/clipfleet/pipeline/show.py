@@ -8,7 +8,8 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from clipfleet.pipeline.values import brief, is_picture, plain, scores, shape_of, thumbnail
+from clipfleet.pipeline.values import brief, is_picture, scores, shape_of, thumbnail
+from clipfleet.schemas.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +62,7 @@ def html_table(table: Table) -> str:
 
 
 def _plain_table(table: Table, limit: int) -> str:
-    cells = [[plain(name) for name in table.columns]]
+    cells = [[visible(name) for name in table.columns]]
     cells += [[brief(value, _CELL) for value in row] for row in table.rows[:limit]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in cells)
@@ -79,7 +80,7 @@ def _print_rich(table: Table, limit: int, out: TextIO) -> None:
     drawn = RichTable(box=box.SIMPLE_HEAD)
     for name in table.columns:
         numbers = all(isinstance(value, int | float) for value in table.column(name)[:limit])
-        drawn.add_column(Text(plain(name)), justify="right" if numbers else "left", overflow="fold")
+        drawn.add_column(Text(visible(name)), justify="right" if numbers else "left", overflow="fold")
     for row in table.rows[:limit]:
         drawn.add_row(*(_rich_cell(value) for value in row))
     Console(file=out, highlight=False).print(drawn)
@@ -136,5 +137,5 @@ def _lines(value: Any, between: str, escape: Callable[[str], str] = str) -> str:
     hits = scores(value)
     if hits is None:
         return escape(brief(value, _CELL * 2))
-    lines = [escape(f"{hit.score:.3f}  {plain(hit.id[:_CELL])}") for hit in hits[:_HITS]]
+    lines = [escape(f"{hit.score:.3f}  {visible(hit.id[:_CELL])}") for hit in hits[:_HITS]]
     return between.join([*lines, f"… {len(hits) - _HITS} more"] if len(hits) > _HITS else lines)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from clipfleet.pipeline.layout import lay_out
 from clipfleet.pipeline.steps import steps_of
-from clipfleet.pipeline.values import brief, plain
+from clipfleet.pipeline.values import brief
+from clipfleet.schemas.text import visible
 
 if TYPE_CHECKING:
     from clipfleet.pipeline.layout import Box
@@ -59,7 +60,7 @@ def draw_svg(pipeline: Pipeline) -> str:
         *(_label(path, label) for path, label in _zip(layout.edges, columns)),
     ]
     body = "\n".join(f"  {shape}" for shape in shapes if shape)
-    title = escape(plain(pipeline.name))
+    title = escape(visible(pipeline.name))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-_MARGIN:g} {-_MARGIN:g} {width:g} {height:g}" '
         f'width="{width:g}" height="{height:g}" role="img" aria-label="{title}">\n'
@@ -77,10 +78,10 @@ def _zip(paths: list[list[Box]], columns: list[str]) -> list[tuple[list[Box], st
 
 def _lines(step: Step) -> list[tuple[str, str]]:
     """(class, text) of each line of a box."""
-    made = ", ".join(map(plain, step.writes))
+    made = ", ".join(map(visible, step.writes))
     method = step.label if step.label != step.name else ""
     rows = f" {step.rows}" if step.rows else ""
-    lines = [("name", plain(step.name))]
+    lines = [("name", visible(step.name))]
     if said := " → ".join(part for part in (method + rows, made) if part):
         lines.append(("dim", said))
     if step.notes:
@@ -91,7 +92,7 @@ def _lines(step: Step) -> list[tuple[str, str]]:
 def _on_edge(steps: list[Step], above: int, below: int) -> str:
     """What goes along an edge: what its end reads or, into a join, what the branch has made."""
     names = steps[below].reads or (steps[above].writes if steps[below].label == "concat" else ())
-    return brief(", ".join(map(plain, names)), _LONGEST)
+    return brief(", ".join(map(visible, names)), _LONGEST)
 
 
 def _size(lines: list[tuple[str, str]]) -> tuple[float, float]:

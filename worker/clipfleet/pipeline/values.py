@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 import numpy as np
 
 from clipfleet.schemas.errors import RequestFailed
+from clipfleet.schemas.text import visible
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Score", "brief", "brief_number", "is_picture", "plain", "scores", "shape_of", "thumbnail"]
+__all__ = ["Score", "brief", "brief_number", "is_picture", "scores", "shape_of", "thumbnail"]
 
 _FEW: Final = 6
 _SHOWN: Final = 3
@@ -44,13 +45,6 @@ def brief_number(value: float) -> str:
     if isinstance(value, int):
         return str(value)
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
-
-
-def plain(text: str) -> str:
-    """``text`` with what a terminal would obey, or would not show, written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
 def is_picture(value: Any) -> TypeGuard[NDArray[np.uint8]]:
@@ -112,7 +106,7 @@ def _brief(value: Any, width: int) -> str:
     if value is None or isinstance(value, bool):
         text = str(value)
     elif isinstance(value, str):
-        text = plain(value[: width + 1])
+        text = visible(value[: width + 1])
     elif isinstance(value, int | float):
         text = brief_number(value)
     elif isinstance(value, bytes | bytearray | memoryview):
@@ -121,7 +115,7 @@ def _brief(value: Any, width: int) -> str:
         text = _array(value)
     elif isinstance(value, BaseException):
         said = str(value) if isinstance(value, RequestFailed) else f"{type(value).__name__}: {value}"
-        text = plain(said[: width + 1])
+        text = visible(said[: width + 1])
     else:
         text = _composed(value, width)
     return text
@@ -137,7 +131,7 @@ def _array(array: NDArray[Any]) -> str:
 
 def _composed(value: Any, width: int) -> str:
     if (hits := scores(value)) is not None:
-        return _some([f"{plain(hit.id[:width])} {hit.score:.3f}" for hit in hits[:_FEW]], len(hits), " · ")
+        return _some([f"{visible(hit.id[:width])} {hit.score:.3f}" for hit in hits[:_FEW]], len(hits), " · ")
     if isinstance(value, Mapping):
         pairs = [f"{brief(key, 24)}: {brief(value[key], 40)}" for key in list(value)[:_FEW]]
         return f"{{{_some(pairs, len(value), ', ')}}}"
@@ -147,7 +141,7 @@ def _composed(value: Any, width: int) -> str:
     if isinstance(value, Sequence):
         return f"{type(value).__name__}[{len(value)}]"
     try:
-        return plain(repr(value)[:_LONGEST_READ])
+        return visible(repr(value)[:_LONGEST_READ])
     except Exception:  # noqa: BLE001  a stranger's class: showing it must not fail what it is part of
         return f"<{type(value).__name__}>"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.store.retry import Verdict, is_too_large
 from clipfleet.store.rows import check_id
-from clipfleet.store.types import MAX_LIMIT, Hit
+from clipfleet.store.types import Hit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,10 +19,10 @@ __all__ = ["IDS_AT_ONCE", "check_ids", "check_limit", "check_output_fields", "hi
 IDS_AT_ONCE: Final = 256  # rows of 64 KiB metadata and their vectors stay well below the 64 MiB of one answer
 
 
-def check_limit(limit: object) -> None:
-    """Raise ``bad_request`` unless ``limit`` is an integer of 1 to 16,384."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
-        raise error_for(ErrorCode.BAD_REQUEST, f"limit is {limit!r:.40}, 1 to {MAX_LIMIT} are possible")
+def check_limit(limit: object, most: int) -> None:
+    """Raise ``bad_request`` unless ``limit`` is an integer of 1 to ``most``."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
+        raise error_for(ErrorCode.BAD_REQUEST, f"limit is {limit!r:.40}, 1 to {most} are possible")
 
 
 def row_refused(error: Refused) -> RequestFailed:

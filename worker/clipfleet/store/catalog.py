@@ -102,13 +102,13 @@ class Catalog:
             StoreUnavailable: not now.
         """
         known = self._fresh(spec.name)
-        if known is None:
-            found = self._describe(spec.name) or self._create(spec)
-            _check(spec, found)
-            known = self._prepared(found)
+        # What does not fit is read again before it is refused: an alias may stand for another one since.
+        if known is None or problem_with(spec, known) is not None:
+            known = self.describe(spec.name) or self._create(spec)
+            if (problem := problem_with(spec, known)) is not None:
+                raise problem
+            known = self._prepared(known)
             self._remember(spec.name, known)
-        else:
-            _check(spec, known)
         return known
 
     def find(self, name: str) -> CollectionInfo:
@@ -124,7 +124,7 @@ class Catalog:
         """
         known = self._fresh(check_collection_name(name))
         if known is None:
-            known = self._describe(name)
+            known = self.describe(name)
             if known is None:
                 raise missing(name)
             self._remember(name, known)
@@ -181,7 +181,7 @@ class Catalog:
             RequestFailed: ``bad_request``: no such collection; one has the alias' name.
             StoreUnavailable: not now.
         """
-        before = self._describe(check_collection_name(alias))
+        before = self.describe(alias)
         if before is not None and before.name == alias:
             text = f"{alias} is a collection itself: an alias needs a name that none has"
             raise error_for(ErrorCode.BAD_REQUEST, text)
@@ -211,9 +211,10 @@ class Catalog:
         with self._lock:
             self._known[name] = (self._clock(), info)
 
-    def _describe(self, name: str) -> CollectionInfo | None:
+    def describe(self, name: str) -> CollectionInfo | None:
+        """A collection, or the one that an alias stands for, read now; ``None`` where there is none."""
         try:
-            answer = self._connection.call("describe_collection", name)
+            answer = self._connection.call("describe_collection", check_collection_name(name))
             name = str(answer.get("collection_name") or name)
             index = self._index(name)
         except Refused as error:
@@ -248,11 +249,11 @@ class Catalog:
             )
         except (Refused, StoreUnavailable) as error:
             # Lite answers "already exists" with its code for anything: what is there now tells who was first.
-            found = self._describe(spec.name)
+            found = self.describe(spec.name)
             if found is None:
                 raise StoreUnavailable(f"cannot create collection {spec.name}: {error}", 0.2) from error
             return found
-        found = self._describe(spec.name)
+        found = self.describe(spec.name)
         if found is None:
             raise StoreUnavailable(f"collection {spec.name} vanished while it was made", 0.2)
         return found
@@ -274,7 +275,7 @@ class Catalog:
     def _prepared(self, info: CollectionInfo) -> CollectionInfo:
         if not info.index:
             self._create_index(info.name)
-            found = self._describe(info.name)
+            found = self.describe(info.name)
             if found is None or not found.index:
                 raise StoreUnavailable(f"collection {info.name} has no index yet", 0.2)
             info = found
@@ -322,19 +323,19 @@ def _object(text: object) -> dict[str, Any]:
     return value if isinstance(value, dict) and value.get("v") == 1 else {}
 
 
-def _check(spec: Spec, info: CollectionInfo) -> None:
+def problem_with(spec: Spec, info: CollectionInfo) -> RequestFailed | None:
+    """Why a collection is not what ``spec`` says, or ``None``."""
     problem = mismatch(info, spec.fingerprint)
-    if problem is not None:
-        raise problem
-    if info.dimension != spec.dimension:
+    if problem is None and info.dimension != spec.dimension:
         text = f"collection {info.name} has {info.dimension} dimensions, the model {spec.dimension}"
-        raise error_for(ErrorCode.MODEL_MISMATCH, text)
-    if not set(spec.fields) <= set(info.fields):
-        raise error_for(
+        problem = error_for(ErrorCode.MODEL_MISMATCH, text)
+    if problem is None and not set(spec.fields) <= set(info.fields):
+        problem = error_for(
             ErrorCode.BAD_REQUEST,
             f"collection {info.name} declares {_listed(info.fields)}, not {_listed(spec.fields)}: "
             "fields are declared when a collection is made; index into a new one",
         )
+    return problem
 
 
 def _listed(fields: Sequence[Field]) -> str:

@@ -6,30 +6,23 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
-from clipfleet.store.answers import (
-    IDS_AT_ONCE,
-    check_ids,
-    check_limit,
-    check_output_fields,
-    hits_of,
-    pieces,
-    row_refused,
-)
+from clipfleet.store.answers import check_ids, check_limit, hits_of, pieces, row_refused
 from clipfleet.store.catalog import Catalog, Spec, mismatch
 from clipfleet.store.compile import compile_filter, ids_expression
 from clipfleet.store.connection import Connection, Refused
 from clipfleet.store.filters import Filter, parse
+from clipfleet.store.removal import MAX_DELETED, delete_ids, delete_matching
 from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import Encoded, check_vector, chunks, encode_rows
 from clipfleet.store.scan import COUNT, scan
+from clipfleet.store.searching import nearest, search_request
 from clipfleet.store.types import (
     MAX_LIMIT,
-    METRIC,
     CollectionInfo,
     Consistency,
     Field,
@@ -41,11 +34,11 @@ from clipfleet.store.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Store"]
 
-_MIN_EF: Final = 64
+T = TypeVar("T")
 
 
 class Store:
@@ -124,7 +117,7 @@ class Store:
         """Find the nearest rows of each query, in one call of Milvus.
 
         Args:
-            name: the collection.
+            name: the collection, or an alias.
             vectors: float32, shape ``[n, dimension]``.
             fingerprint: of the model that made ``vectors``.
             limit: hits for each query, 1 to 16,384.
@@ -139,41 +132,32 @@ class Store:
             RequestFailed: for all of them: ``bad_request`` (no such collection, limit, filter), ``model_mismatch``.
             StoreUnavailable: not now.
         """
-        info = self._catalog.find(name)
-        problem = mismatch(info, fingerprint)
-        if problem is not None:
-            raise problem
-        check_limit(limit)
-        check_output_fields(output_fields)
-        refused = [check_vector(vector, info.dimension) for vector in vectors]
-        queries = [vector for vector, problem in zip(vectors, refused, strict=True) if problem is None]
-        request = {
-            "filter": compile_filter(parse(filter), info.fields),
-            "limit": limit,
-            "output_fields": ["id"] if output_fields is not None and not output_fields else ["metadata"],
-            "consistency_level": consistency or self._config.consistency,
-            "anns_field": "vector",
-            "search_params": {"metric_type": METRIC, "params": {"ef": max(_MIN_EF, limit)}},
-        }
-        found = iter(self._search(info.name, queries, request))
-        return [hits_of(next(found), output_fields) if problem is None else problem for problem in refused]
+        request = search_request(limit, output_fields, consistency or self._config.consistency)
+
+        def search(info: CollectionInfo) -> list[list[Hit] | RequestFailed]:
+            if (problem := mismatch(info, fingerprint)) is not None:
+                raise problem
+            refused = [check_vector(vector, info.dimension) for vector in vectors]
+            queries = [vector for vector, problem in zip(vectors, refused, strict=True) if problem is None]
+            asked = request | {"filter": compile_filter(parse(filter), info.fields)}
+            found = iter(nearest(partial(self._search, info.name, asked), queries))
+            return [hits_of(next(found), output_fields) if problem is None else problem for problem in refused]
+
+        return self._resolved(name, search)
 
     def get(self, name: str, ids: Sequence[str]) -> list[Row | None]:
         """The rows with these ids in their order, ``None`` for those that are not there; read at Strong consistency."""
-        name = self._catalog.find(name).name
         check_ids(ids)
         rows: dict[str, Row] = {}
-        for piece in pieces(ids):
-            for found in self._query(name, ids_expression(piece), ["id", "vector", "metadata"]):
-                vector = np.asarray(found["vector"], dtype=np.float32)
-                rows[found["id"]] = Row(found["id"], vector, found["metadata"])
+        for found in self._having(name, ids, ["id", "vector", "metadata"]):
+            vector = np.asarray(found["vector"], dtype=np.float32)
+            rows[found["id"]] = Row(found["id"], vector, found["metadata"])
         return [rows.get(row_id) for row_id in ids]
 
     def present(self, name: str, ids: Sequence[str]) -> set[str]:
         """Which of these ids have a row; read at Strong consistency, and without the rows."""
-        name = self._catalog.find(name).name
         check_ids(ids)
-        return {row["id"] for piece in pieces(ids) for row in self._query(name, ids_expression(piece), ["id"])}
+        return {row["id"] for row in self._having(name, ids, ["id"])}
 
     def scan(self, name: str, *, after: str = "") -> Iterator[list[Row]]:
         """All rows with ids above ``after``, by pages, in the order of their ids; see ``scan.scan``."""
@@ -185,32 +169,47 @@ class Store:
         *,
         ids: Sequence[str] | None = None,
         filter: Filter = None,  # noqa: A002 - the word of the wire format
+        limit: int | None = None,
     ) -> int:
         """Delete rows by id or by filter.
 
+        Args:
+            name: the collection.
+            ids: of the rows.
+            filter: which rows; not empty (``drop`` takes all).
+            limit: with a filter, how many rows at most, 1 to 100,000; None = all, if there are no more than that.
+
         Returns:
-            How many of them were there. Milvus' own answer counts what was asked for, or nothing: rows are looked
-            up first, at Strong consistency.
+            How many of them were there, looked up at Strong consistency.
 
         Raises:
-            RequestFailed: ``bad_request``: no such collection; both, neither, or an empty filter (``drop`` takes all).
+            RequestFailed: ``bad_request``: no such collection; both, neither, or an empty filter; too many.
             StoreUnavailable: some may be deleted: the same call again deletes the rest.
         """
-        info = self._catalog.find(name)
-        if ids is not None and filter is None:
-            check_ids(ids)
-            return sum(self._delete_found(info.name, ids_expression(piece)) for piece in pieces(ids))
-        expression = compile_filter(parse(filter), info.fields)
-        if ids is not None or not expression:
-            raise error_for(ErrorCode.BAD_REQUEST, "delete takes either ids or a filter that is not empty")
-        deleted = 0
-        while found := self._delete_found(info.name, expression):
-            deleted += found
-        return deleted
+        if ids is not None and filter is None and limit is None:
+            return len(self.discard(name, ids))
+        check_limit(1 if limit is None else limit, MAX_DELETED)
 
-    def count(self, name: str) -> int:
-        """Rows of a collection, at Strong consistency."""
-        return int(self._query(self._catalog.find(name).name, "", ["count(*)"], limit=None)[0]["count(*)"])
+        def delete(info: CollectionInfo) -> int:
+            expression = compile_filter(parse(filter), info.fields)
+            if ids is not None or not expression:
+                raise error_for(ErrorCode.BAD_REQUEST, "delete takes either ids or a filter that is not empty")
+            return delete_matching(expression, limit, *self._remover(info.name), partial(self._count, info.name))
+
+        return self._resolved(name, delete)
+
+    def discard(self, name: str, ids: Sequence[str]) -> set[str]:
+        """Delete the rows with these ids; which of them there were. Raises as ``delete`` does."""
+        check_ids(ids)
+        return self._resolved(name, lambda info: delete_ids(ids, *self._remover(info.name)))
+
+    def count(self, name: str, filter: Filter = None) -> int:  # noqa: A002 - the word of the wire format
+        """Rows of a collection, or those that match a filter, at Strong consistency."""
+        return self._resolved(name, lambda info: self._count(info.name, compile_filter(parse(filter), info.fields)))
+
+    def describe(self, name: str) -> CollectionInfo | None:
+        """A collection, or the one that an alias stands for, read now; ``None`` where there is none."""
+        return self._catalog.describe(name)
 
     def switch(self, alias: str, name: str) -> str:
         """Let an alias stand for a collection from now on; returns what it stood for before. See ``Catalog.point``."""
@@ -296,39 +295,55 @@ class Store:
             raise StoreUnavailable(f"Milvus acknowledged {written} of {len(piece)} rows")
         return {}
 
-    def _search(self, name: str, queries: Sequence[Any], request: Mapping[str, Any]) -> list[Any]:
-        if not queries:
-            return []
-        try:
-            return list(
-                self._catalog.loaded(name, lambda: self._connection.call("search", name, data=list(queries), **request))
-            )
-        except Refused as error:
-            if error.verdict is not Verdict.SPLIT:
-                raise error_for(ErrorCode.BAD_REQUEST, f"Milvus refuses the search: {error.text}") from error
-            if len(queries) == 1:
-                text = "the hits are too large for one answer: ask for fewer, or for fewer output_fields"
-                raise error_for(ErrorCode.TOO_LARGE, text) from error
-        middle = len(queries) // 2
-        return self._search(name, queries[:middle], request) + self._search(name, queries[middle:], request)
+    def _search(self, name: str, request: dict[str, Any], queries: list[Any]) -> list[Any]:
+        return list(self._catalog.loaded(name, lambda: self._connection.call("search", name, data=queries, **request)))
+
+    def _having(self, name: str, ids: Sequence[str], fields: list[str]) -> list[Any]:
+        def query(info: CollectionInfo) -> list[Any]:
+            return [row for piece in pieces(ids) for row in self._query(info.name, ids_expression(piece), fields)]
+
+        return self._resolved(name, query)
 
     def _query(self, name: str, expression: str, fields: list[str], limit: int | None = MAX_LIMIT) -> list[Any]:
-        request: dict[str, Any] = {"filter": expression, "output_fields": fields, "consistency_level": "Strong"}
-        if limit is not None:
-            request["limit"] = limit
+        request = {"filter": expression, "output_fields": fields, "consistency_level": "Strong"}
         try:
-            return self._ask(name, request)
+            return self._ask(name, request if limit is None else {**request, "limit": limit})
         except Refused as error:
             raise error_for(ErrorCode.BAD_REQUEST, f"Milvus refuses the query: {error.text}") from error
 
     def _ask(self, name: str, request: dict[str, Any]) -> list[Any]:
         return list(self._catalog.loaded(name, lambda: self._connection.call("query", name, **request)))
 
-    def _delete_found(self, name: str, expression: str) -> int:
-        found = [row["id"] for row in self._query(name, expression, ["id"], limit=IDS_AT_ONCE)]
-        if found:
+    def _count(self, name: str, expression: str) -> int:
+        return int(self._query(name, expression, ["count(*)"], limit=None)[0]["count(*)"])
+
+    def _remover(self, name: str) -> tuple[Callable[[str, int], list[str]], Callable[[str], None]]:
+        """What looks rows of a collection up, and what deletes them."""
+
+        def find(expression: str, limit: int) -> list[str]:
+            return [row["id"] for row in self._query(name, expression, ["id"], limit)]
+
+        def delete(expression: str) -> None:
             try:
-                self._connection.call("delete", name, filter=ids_expression(found))
+                self._connection.call("delete", name, filter=expression)
             except Refused as error:
                 raise StoreUnavailable(f"collection {name} does not let go of rows: {error.text}", 0.5) from error
-        return len(found)
+
+        return find, delete
+
+    def _resolved(self, name: str, call: Callable[[CollectionInfo], T]) -> T:
+        """``call`` with what ``name`` stands for.
+
+        Once more where that is another model's, or dropped, and an alias stands for another by now: what is remembered
+        of it is some seconds old.
+        """
+        info = self._catalog.find(name)
+        try:
+            return call(info)
+        except RequestFailed as error:
+            if error.code is ErrorCode.MODEL_MISMATCH:
+                self._catalog.forget(name)
+            now = self._catalog.find(name)
+            if now.name == info.name:
+                raise
+        return call(now)

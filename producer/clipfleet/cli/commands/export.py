@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clipfleet.cli.errors import CliError, Exit
-from clipfleet.cli.run import Run, command, usage
+from clipfleet.cli.file_options import OUT, TO, Dtype, Kind, Rows, Vectors
+from clipfleet.cli.run import Run, command
 
 if TYPE_CHECKING:
     from clipfleet.index.sinks import FolderSink
@@ -19,30 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-class _Kind(StrEnum):
-    """What the files look like."""
-
-    PARQUET = "parquet"
-    NPY = "npy"
-
-
-class _Dtype(StrEnum):
-    """What vectors are made of."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-
-
 _Collection = Annotated[str, typer.Argument(metavar="COLLECTION", help="The collection.", show_default=False)]
-_To = Annotated[
-    _Kind, typer.Option("--to", help="npy: clip-retrieval's layout; parquet: id, vector, metadata.", show_default=False)
-]
-_Out = Annotated[
-    Path,
-    typer.Option("--out", metavar="DIR", help="Where to; a folder that was begun is gone on with.", show_default=False),
-]
-_Rows = Annotated[int, typer.Option("--rows-per-part", min=1, metavar="N", help="Rows of one part.")]
-_Float = Annotated[_Dtype, typer.Option("--dtype", help="float16 is half as large, and at most 3e-8 of cosine away.")]
+_To = Annotated[Kind, TO]
+_Out = Annotated[Path, OUT]
 
 
 def register(app: typer.Typer) -> None:
@@ -63,43 +42,39 @@ def export(
     *,
     to: _To,
     out: _Out,
-    rows_per_part: _Rows = 10_000,
-    dtype: _Float = _Dtype.FLOAT32,
+    rows_per_part: Rows = 10_000,
+    dtype: Vectors = Dtype.FLOAT32,
 ) -> int:
     """Read a collection back into numbered part files.
 
     Rows come in the order of their ids. A part is whole or not there, and none is written twice: killed or interrupted,
     the same command goes on behind the last one. It asks Milvus itself and needs no worker.
     """
+    from clipfleet.cli.milvus import opened  # noqa: PLC0415
     from clipfleet.index.sinks import SinkError, open_sink  # noqa: PLC0415
-    from clipfleet.store import Store, StoreConfig  # noqa: PLC0415  imports pymilvus when it is used
 
-    with run.fleet(store=True, worker=False) as settings:
-        if settings.milvus_uri is None:
-            raise usage("which Milvus is it?", "Name it with --milvus-uri, or run it beside a 'clipfleet up'.")
-        store = Store(StoreConfig(settings.milvus_uri, settings.milvus_token, settings.milvus_ca_file))
+    with run.fleet(store=True, worker=False) as settings, opened(settings) as store:
         try:
             info = _described(store, collection)
             with open_sink(
-                to.value, out, dtype=dtype.value, rows_per_part=rows_per_part, origin=f"collection {collection}"
+                to.value, out, dtype=dtype.value, rows_per_part=rows_per_part, origin=f"collection {info.name}"
             ) as sink:
                 earlier = sum(1 for _ in sink.held())
                 written = _copy(run, store, info, sink, earlier)
-            return _told(run, _Copied(collection, out, earlier, written, sink.parts, store.count(collection)))
+            return _told(run, _Copied(collection, out, earlier, written, sink.parts, store.count(info.name)))
         except SinkError as error:
             raise CliError(str(error)) from None
-        finally:
-            store.close()
 
 
 def _described(store: Store, collection: str) -> CollectionInfo:
-    found = {info.name: info for info in store.list_collections()}
-    if collection not in found:
-        there = ", ".join(sorted(found)) or "none"
+    """Of an alias: the collection that it stands for, which is read to its end whatever becomes of the alias."""
+    found = store.describe(collection)
+    if found is None:
+        there = ", ".join(sorted(info.name for info in store.list_collections())) or "none"
         raise CliError(f"there is no collection {collection!r}", hint=f"Collections there: {there}")
-    if not found[collection].fingerprint:
+    if not found.fingerprint:
         raise CliError(f"the collection {collection!r} is no collection of clipfleet")
-    return found[collection]
+    return replace(found, rows=store.count(found.name))
 
 
 def _copy(run: Run, store: Store, info: CollectionInfo, sink: FolderSink, earlier: int) -> int:
@@ -114,8 +89,7 @@ def _copy(run: Run, store: Store, info: CollectionInfo, sink: FolderSink, earlie
         for page in store.scan(info.name, after=after or ""):
             sink.write([SinkRow(row.id, row.vector, row.metadata) for row in page], model=info.fingerprint)
             written += len(page)
-            for _ in page:
-                progress.advance(failed=False)
+            progress.advance(failed=False, by=len(page))
     return written
 
 

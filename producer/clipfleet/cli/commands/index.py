@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clipfleet.cli.run import Collection, Run, command, usage
+from clipfleet.cli.file_options import OUT, TO, Dtype, Kind, Rows, Vectors
+from clipfleet.cli.run import Collection, Run, collection_name, command, usage
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
-    from clipfleet.index import Columns, Part, Send, Source
+    from clipfleet.index import Columns, Part, Source
 
 __all__ = ["register"]
-
-
-class _Kind(StrEnum):
-    """What files look like."""
-
-    PARQUET = "parquet"
-    NPY = "npy"
-
-
-class _Dtype(StrEnum):
-    """What vectors in files are made of."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
 
 
 _Sources = Annotated[
@@ -142,18 +128,45 @@ _Every = Annotated[
     float,
     typer.Option("--every-s", min=0, metavar="S", help="Of videos: a frame each S seconds; 0: every frame."),
 ]
-_To = Annotated[
-    _Kind | None,
+_Fields = Annotated[
+    list[str] | None,
     typer.Option(
-        "--to",
-        help="Vectors into part files below --out, not into a collection. npy: clip-retrieval's layout; parquet: id,"
-        " vector, metadata.",
+        "--field",
+        metavar="NAME:TYPE",
+        help="Keep this metadata key in a column of a type (int, float, bool, str), where filters on it are quick;"
+        " text is read as it. Repeatable; for a collection that is made by this run.",
         show_default=False,
     ),
 ]
-_Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to, with --to.", show_default=False)]
-_Rows = Annotated[int, typer.Option("--rows-per-part", min=1, metavar="N", help="Rows of one part file.")]
-_Float = Annotated[_Dtype, typer.Option("--dtype", help="Of vectors in files; float16 is half as large.")]
+_Reindex = Annotated[
+    bool,
+    typer.Option(
+        "--reindex",
+        help="Into a new collection; --collection is an alias, which stands for it once all is there.",
+    ),
+]
+_Into = Annotated[
+    str | None,
+    typer.Option(
+        "--into",
+        metavar="NAME",
+        callback=collection_name,
+        help="With --reindex: the new collection. Default: the alias with the day and a short id.",
+        show_default=False,
+    ),
+]
+_MaxFailed = Annotated[
+    str | None,
+    typer.Option(
+        "--max-failed",
+        metavar="PART",
+        help="With --reindex: how many may fail for the alias to be switched, 0.5% or 0.005. Default: 1%.",
+        show_default=False,
+    ),
+]
+_DropOld = Annotated[
+    bool, typer.Option("--drop-old", help="With --reindex: drop the collection for which the alias stood.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -171,6 +184,8 @@ def register(app: typer.Typer) -> None:
             "clipfleet index ~/Pictures --to npy --out vectors",
             "clipfleet index 'films/*.mp4' --every-s 5",
             "clipfleet index s3://bucket/photos archive.zip",
+            "clipfleet index products.csv --field price:float --field year:int --collection shop",
+            "clipfleet index ~/Pictures --collection images_live --reindex --queue new-model",
         ),
     )(index)
 
@@ -198,10 +213,15 @@ def index(  # noqa: PLR0913  each parameter is a flag
     shrink: _Shrink = None,
     processes: _Processes = 1,
     every_s: _Every = 1.0,
-    to: _To = None,
-    out: _Out = None,
-    rows_per_part: _Rows = 10_000,
-    dtype: _Float = _Dtype.FLOAT32,
+    to: Annotated[Kind | None, TO] = None,
+    out: Annotated[Path | None, OUT] = None,
+    rows_per_part: Rows = 10_000,
+    dtype: Vectors = Dtype.FLOAT32,
+    field: _Fields = None,
+    reindex: _Reindex = False,
+    into: _Into = None,
+    max_failed: _MaxFailed = None,
+    drop_old: _DropOld = False,
 ) -> int:
     """Index the pictures of folders, shards, zips, tables, videos and stores.
 
@@ -210,21 +230,30 @@ def index(  # noqa: PLR0913  each parameter is a flag
     decoded is reported, and the rest goes on (exit code 3). Killed or interrupted, the same command goes on where it
     was; what is done and has not changed is not sent again.
     """
+    from clipfleet.cli.declaring import parse_fields  # noqa: PLC0415
     from clipfleet.cli.dry_run import dry_run as tell  # noqa: PLC0415
+    from clipfleet.cli.index_arguments import check_sync, how_to_send, part_of_n, shrink_px  # noqa: PLC0415
+    from clipfleet.cli.index_manifest import corpus_of, default_manifest  # noqa: PLC0415
     from clipfleet.cli.indexing import Files, Plan, run_index  # noqa: PLC0415
+    from clipfleet.cli.reindexing import reindexing  # noqa: PLC0415
     from clipfleet.index import Columns, Sending, SourceError  # noqa: PLC0415
 
     columns = Columns(url_column, path_column, id_column, path_root)
     try:
-        part = None if shard is None else _part(shard)
+        part = None if shard is None else part_of_n(shard)
         opened = _open(sources, columns, part, every_s)
-        sending = Sending(collection, *_sending(send, root or []), _shrink_px(shrink))
+        sending = Sending(collection, *how_to_send(send, root or []), shrink_px(shrink))
     except SourceError as error:
         raise usage(str(error)) from None
     if sync:
         if to is not None or dry_run or fresh:
             raise usage("--sync goes with none of --to, --dry-run and --fresh")
-        _check_sync(sources, opened, part)
+        check_sync(sources, opened, part)
+    if not reindex and (into is not None or max_failed is not None or drop_old):
+        raise usage("--into, --max-failed and --drop-old go with --reindex")
+    if reindex and (sync or to is not None or not reconcile or shard is not None):
+        raise usage("--reindex goes with none of --sync, --to, --no-reconcile and --shard: it must see all to be there")
+    asked = reindexing(collection, into, max_failed, drop_old=drop_old) if reindex else None
     if (to is None) != (out is None):
         raise usage("--to and --out go together")
     if out is not None and fresh:
@@ -232,12 +261,17 @@ def index(  # noqa: PLR0913  each parameter is a flag
     files = None if to is None or out is None else Files(to.value, out, dtype.value, rows_per_part)
     # Beside its part files: who moves or deletes these means both.
     own = None if out is None else out / "clipfleet.sqlite"
-    corpus = _corpus(sources, columns, shard)
+    corpus = corpus_of(sources, columns, shard)
+    place = manifest or own or default_manifest(run, collection, corpus)
+    if asked is not None and manifest is None:
+        # One of its own, which takes the place of that of ordinary runs in the end.
+        asked = replace(asked, afterwards=place)
+        place = default_manifest(run, collection, ["reindex", *corpus])
     plan = Plan(
         sending,
         lane,
         failures,
-        manifest or own or _default_manifest(run, collection, corpus),
+        place,
         named=manifest is not None,
         fresh=fresh,
         retry_failed=retry_failed,
@@ -246,6 +280,8 @@ def index(  # noqa: PLR0913  each parameter is a flag
         processes=processes,
         sync=sync,
         corpus=json.dumps(corpus),
+        fields=parse_fields(field or ()),
+        reindex=asked,
     )
     if dry_run:
         return tell(run, opened, plan)
@@ -263,72 +299,3 @@ def _open(sources: list[str], columns: Columns, part: Part | None, every_s: floa
     except FileNotFoundError as error:
         raise usage(f"{error}: no such file or folder") from None
     return opened if part is None else part_of(opened, part)
-
-
-def _check_sync(sources: list[str], opened: list[Source], part: Part | None) -> None:
-    """Refuse what would have rows deleted whose pictures are there."""
-    from clipfleet.index.part import by_file  # noqa: PLC0415
-    from clipfleet.index.sources.folder import is_pattern  # noqa: PLC0415
-    from clipfleet.index.sources.remote import is_remote  # noqa: PLC0415
-
-    if part is not None and any(map(by_file, opened)):
-        # One host would delete what another one has just indexed.
-        raise usage("--sync goes with --shard for folders and tables alone: other hosts take what a new file displaces")
-    if any(is_remote(source) and is_pattern(source) for source in sources):
-        # fsspec's glob leaves out what it cannot list, and says nothing.
-        raise usage("--sync: of a pattern in a store some may be missing unsaid; name the folder instead")
-
-
-def _part(text: str) -> Part:
-    from clipfleet.index import Part, SourceError  # noqa: PLC0415
-
-    try:
-        return Part.parse(text)
-    except SourceError as error:
-        raise usage(f"--shard {error}") from None
-
-
-def _shrink_px(asked: int | None) -> int:
-    from clipfleet.index.shrink import SHRINK_PX, can_shrink  # noqa: PLC0415
-
-    if can_shrink():
-        return SHRINK_PX if asked is None else asked
-    if asked:
-        raise usage("--shrink needs Pillow", 'pip install "clipfleet[index]"')
-    return 0
-
-
-def _sending(send: str | None, given: list[str]) -> tuple[Send | None, dict[str, Path]]:
-    from clipfleet.index import Send  # noqa: PLC0415
-
-    if send not in {None, *Send}:
-        raise usage(f"--send {send}: one of {', '.join(Send)}")
-    roots: dict[str, Path] = {}
-    for each in given:
-        name, equals, folder = each.partition("=")
-        if not name or not equals or "/" in name or ":" in name or not Path(folder).is_dir():
-            raise usage(f"--root {each}: NAME=DIR, where DIR is a folder of this machine")
-        roots[name] = Path(folder)
-    if (send == Send.PATH) != bool(roots):
-        raise usage("--send path and --root NAME=DIR go together")
-    return (None if send is None else Send(send)), roots
-
-
-def _corpus(sources: list[str], columns: Columns, shard: str | None) -> list[object]:
-    """The same for the same sources and options that pick items; how they travel changes nothing."""
-    places = [os.path.abspath(source) for source in sources]  # noqa: PTH100 - Path drops what a pattern ends in
-    root = None if columns.root is None else str(columns.root.absolute())
-    return [places, [columns.url, columns.path, columns.id, root], shard]
-
-
-def _default_manifest(run: Run, collection: str, corpus: list[object]) -> Path:
-    """The same for the same fleet and corpus."""
-    from clipfleet.cli.local import FOLDER, find_live  # noqa: PLC0415
-    from clipfleet.cli.settings import load, redacted  # noqa: PLC0415
-    from clipfleet.index import manifest_name  # noqa: PLC0415
-
-    asked = load(run.flags)
-    # A local fleet is at other ports each time it starts.
-    live = run.flags.local or (asked.source == "the default" and find_live(Path.cwd()) is not None)
-    fleet = ["local"] if live else [redacted(asked.redis_url), asked.queue, asked.prefix]
-    return Path(FOLDER) / "index" / manifest_name(collection, fleet, *corpus)

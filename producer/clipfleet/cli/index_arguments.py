@@ -1,0 +1,60 @@
+"""What some flags of ``clipfleet index`` mean, and which of them cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clipfleet.cli.run import usage
+from clipfleet.index import Part, Send, SourceError
+from clipfleet.index.part import by_file
+from clipfleet.index.shrink import SHRINK_PX, can_shrink
+from clipfleet.index.sources.folder import is_pattern
+from clipfleet.index.sources.remote import is_remote
+
+if TYPE_CHECKING:
+    from clipfleet.index import Source
+
+__all__ = ["check_sync", "how_to_send", "part_of_n", "shrink_px"]
+
+
+def check_sync(sources: list[str], opened: list[Source], part: Part | None) -> None:
+    """Refuse what would have rows deleted whose pictures are there."""
+    if part is not None and any(map(by_file, opened)):
+        # One host would delete what another one has just indexed.
+        raise usage("--sync goes with --shard for folders and tables alone: other hosts take what a new file displaces")
+    if any(is_remote(source) and is_pattern(source) for source in sources):
+        # fsspec's glob leaves out what it cannot list, and says nothing.
+        raise usage("--sync: of a pattern in a store some may be missing unsaid; name the folder instead")
+
+
+def part_of_n(text: str) -> Part:
+    """``--shard I/N``."""
+    try:
+        return Part.parse(text)
+    except SourceError as error:
+        raise usage(f"--shard {error}") from None
+
+
+def shrink_px(asked: int | None) -> int:
+    """``--shrink``: pixels of the shorter side, where this machine can do it; 0 = none."""
+    if can_shrink():
+        return SHRINK_PX if asked is None else asked
+    if asked:
+        raise usage("--shrink needs Pillow", 'pip install "clipfleet[index]"')
+    return 0
+
+
+def how_to_send(send: str | None, given: list[str]) -> tuple[Send | None, dict[str, Path]]:
+    """``--send``, and the folders of ``--root NAME=DIR`` by their names."""
+    if send not in {None, *Send}:
+        raise usage(f"--send {send}: one of {', '.join(Send)}")
+    roots: dict[str, Path] = {}
+    for each in given:
+        name, equals, folder = each.partition("=")
+        if not name or not equals or "/" in name or ":" in name or not Path(folder).is_dir():
+            raise usage(f"--root {each}: NAME=DIR, where DIR is a folder of this machine")
+        roots[name] = Path(folder)
+    if (send == Send.PATH) != bool(roots):
+        raise usage("--send path and --root NAME=DIR go together")
+    return (None if send is None else Send(send)), roots

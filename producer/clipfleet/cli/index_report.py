@@ -1,0 +1,128 @@
+"""What one indexing run of the command line shows: each failure, where they all are, and the summary."""
+
+from __future__ import annotations
+
+import json
+from typing import IO, TYPE_CHECKING, Final, Self
+
+from clipfleet.cli.errors import CliError, Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from clipfleet.cli.progress import Progress
+    from clipfleet.cli.reconciling import Verdict
+    from clipfleet.cli.run import Run
+    from clipfleet.index import Outcome, Report
+
+__all__ = ["Failures", "Shown", "summary"]
+
+_SHOWN_FAILURES: Final = 10
+
+
+class Failures:
+    """The file that names each failed item as a JSON line; it is empty when nothing failed."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        if self.path is not None:
+            try:
+                # What an earlier run said is over; and whether it can be written shows now, not at 3 a.m.
+                self._file = self.path.open("w", encoding="utf-8")
+            except OSError as error:
+                raise CliError(
+                    f"--failures {self.path}: cannot be written: {error.strerror}", exit_code=Exit.USAGE
+                ) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, line: dict[str, object]) -> None:
+        """One more; on disk at once, for whoever looks while the run goes on."""
+        if self._file is not None:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+
+
+class Shown:
+    """Shows each outcome, and the first few failures where no program reads."""
+
+    def __init__(self, run: Run, progress: Progress, failures: Failures) -> None:
+        self.indexed = 0
+        self.failed = 0
+        self._out = run.out
+        self._progress = progress
+        self._failures = failures
+
+    def add(self, outcome: Outcome) -> None:
+        """One more."""
+        from clipfleet.cli.commands.embed import failure_json  # noqa: PLC0415
+
+        error = outcome.error
+        self._progress.advance(failed=error is not None, earlier=outcome.earlier)
+        if error is None:
+            # What an earlier run has done it has told as well.
+            self.indexed += not outcome.earlier
+            if self._out.json_lines and not outcome.earlier:
+                self._out.json({"input": outcome.path, "ok": True, "id": outcome.id})
+            return
+        self.failed += 1
+        line = {"input": outcome.path, "ok": False, "id": outcome.id, "error": failure_json(error)}
+        self._failures.write(line)
+        if self._out.json_lines:
+            self._out.json(line)
+        elif self.failed <= _SHOWN_FAILURES:
+            self._out.note(f"{outcome.path}: {error.code}: {error.message}")
+
+    def end(self) -> None:
+        """Say where the failures are that were not shown."""
+        more = self.failed - _SHOWN_FAILURES
+        if more > 0 and not self._out.json_lines:
+            where = "--failures FILE" if self._failures.path is None else self._failures.path
+            self._out.note(f"and {more} more; {where} lists them all")
+
+
+def summary(run: Run, report: Report, where: str, verdicts: Sequence[Verdict], switch: Verdict | None) -> None:
+    """Say what became of all: of the pictures, of the store, of the alias."""
+    codes = ", ".join(f"{count} {code}" for code, count in report.failed.most_common())
+    earlier = f", {report.earlier} of them earlier," if report.earlier else ""
+    text = (
+        f"{report.indexed + report.earlier} of {report.found} pictures indexed into {where}{earlier} in"
+        f" {report.seconds:.1f} s ({report.rate:.1f}/s)" + (f"; failed: {codes}" if codes else "")
+    )
+    if report.stopped:
+        text += f"; stopped: {report.stopped}"
+    if not report.found:
+        text = "no pictures found"
+    if report.incomplete:
+        text += f"; incomplete: {', '.join(report.incomplete[:_SHOWN_FAILURES])}"
+    if report.duplicates:
+        text += f"; {report.duplicates} duplicate{'s' if report.duplicates > 1 else ''} not sent again"
+    if report.skipped:
+        text += f"; {report.skipped} other file{'s' if report.skipped > 1 else ''} skipped"
+    said = [verdict.text for verdict in [*verdicts, *([] if switch is None else [switch])]]
+    text += "".join(f"; {each}" for each in said)
+    if run.out.json_lines or not run.out.is_terminal:
+        run.out.log().info(
+            "indexed",
+            indexed=report.indexed,
+            earlier=report.earlier,
+            found=report.found,
+            failed={str(code): count for code, count in report.failed.items()},
+            skipped=report.skipped,
+            duplicates=report.duplicates,
+            incomplete=report.incomplete,
+            seconds=round(report.seconds, 2),
+            stopped=report.stopped,
+            said=said,
+            reconciled=verdicts[-1].agrees if verdicts else None,
+            **({} if switch is None else {"switched": switch.agrees}),
+        )
+    if not run.out.json_lines:
+        run.out.line(text)

@@ -1,0 +1,219 @@
+"""``index --reindex``: into a new collection behind an alias, which stands for it once all is there.
+
+The new collection's name is in the manifest before the first picture is sent, so that a killed run goes on with it.
+Once the alias is switched, the manifest becomes that of ordinary runs into the alias::
+
+    (nothing) --begin--> INTO = new --index, reconcile--> BEFORE = old --switch--> settle: INTO, BEFORE = ""
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from threading import Event
+from typing import TYPE_CHECKING, Final
+
+from clipfleet.cli.declaring import declare, fields_of
+from clipfleet.cli.index_manifest import INTO, WHERE
+from clipfleet.cli.milvus import opened
+from clipfleet.cli.reconciling import Verdict
+from clipfleet.cli.run import usage
+from clipfleet.index import Manifest, ManifestError
+from clipfleet.schemas.errors import ClipfleetError, RequestFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clipfleet.cli.indexing import Plan
+    from clipfleet.cli.run import Run
+    from clipfleet.cli.settings import Settings
+    from clipfleet.index import Report
+    from clipfleet.store import Store
+
+__all__ = ["Reindex", "begin", "reindexing", "settle", "switch_run"]
+
+_BEFORE: Final = "before"  # in the manifest: what the alias stood for before it was switched
+_PATIENCE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reindex:
+    """What is asked for.
+
+    Attributes:
+        alias: what searches name.
+        into: the new collection's name; None = made.
+        max_failed: the part of the pictures that may fail, 0 to 1.
+        drop_old: whether the collection for which the alias stood is dropped.
+        afterwards: the manifest of ordinary runs of the same sources into the alias; None = the same file.
+    """
+
+    alias: str
+    into: str | None = None
+    max_failed: float = 0.01
+    drop_old: bool = False
+    afterwards: Path | None = None
+
+
+def reindexing(alias: str, into: str | None, max_failed: str | None, *, drop_old: bool) -> Reindex:
+    """What the flags ask for.
+
+    Raises:
+        CliError: usage error: they cannot be.
+    """
+    if into == alias:
+        raise usage(f"--into {into}: --collection is the alias, and the new collection has a name of its own")
+    return Reindex(alias, into, _part_of_one(max_failed or "1%"), drop_old)
+
+
+def _part_of_one(text: str) -> float:
+    try:
+        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        part = -1.0
+    if not 0 <= part <= 1:
+        raise usage(f"--max-failed {text}: a part of all, such as 0.5% or 0.005")
+    return part
+
+
+def begin(run: Run, settings: Settings, plan: Plan, asked: Reindex, manifest: Manifest) -> Plan:
+    """The plan with the new collection, made with the columns of the old one and those that are asked for.
+
+    Raises:
+        CliError: the alias' name is a collection's; the new collection's name is taken.
+        RequestFailed, StoreUnavailable: Milvus, or what the fleet is, stands against it.
+    """
+    with opened(settings) as store:
+        old = store.describe(asked.alias)
+        if old is not None and old.name == asked.alias:
+            raise _no_alias(asked.alias)
+        begun = manifest.told(INTO)
+        new = begun or asked.into or _made_name(asked.alias)
+        if begun and asked.into not in {None, begun}:
+            raise usage(
+                f"--into {asked.into}: an earlier run, which has not come to its end, has begun {begun!r}",
+                f"Go on with --into {begun} or without --into, or give it up with --fresh.",
+            )
+        if begun:
+            run.out.note(f"going on with the new collection {begun!r} (--fresh begins another one)")
+        elif store.describe(new) is not None:
+            raise usage(f"--into {new}: there is such a collection or alias already", "Name one that is not there.")
+        else:
+            if manifest.counts():
+                # Of an earlier reindexing, which has come to its end: nothing of that is in this one's collection.
+                manifest.clear()
+            manifest.tell(INTO, new)
+            manifest.flush()
+        # Those of the old collection too: filters on them would be slow all at once.
+        kept = {} if old is None else {field.name: field.type for field in old.fields}
+        if fields := fields_of({**kept, **plan.fields}):
+            declare(store, settings, new, fields)
+    stands = "which is not there yet" if old is None else f"which stands for {old.name!r} until then"
+    run.out.note(f"reindexing into {new!r}, for the alias {asked.alias!r}, {stands}")
+    return replace(plan, sending=replace(plan.sending, collection=new), fields={**kept, **plan.fields})
+
+
+def _no_alias(name: str) -> ClipfleetError:
+    live = f"{name[:123]}_live"
+    return usage(
+        f"{name!r} is a collection itself, and Milvus gives no alias the name of one: it cannot be switched",
+        f"Take a name that none has, and search by it from then on:  clipfleet index SOURCE... --reindex --collection"
+        f" {live}   then   clipfleet search ... --collection {live}",
+    )
+
+
+def _made_name(alias: str) -> str:
+    day = datetime.now(UTC).strftime("%Y%m%d")
+    return f"{alias[:110]}_{day}_{secrets.token_hex(3)}"
+
+
+def switch_run(
+    settings: Settings, plan: Plan, asked: Reindex, manifest: Manifest, report: Report, found: Verdict | None
+) -> Verdict:
+    """Let the alias stand for the new collection, unless something stands against it.
+
+    Args:
+        settings: of the fleet.
+        plan: with the new collection.
+        asked: what was asked for.
+        manifest: of the run.
+        report: of the run.
+        found: by reconciling.
+    """
+    new = plan.sending.collection
+    if doubt := _doubt(asked, report, found):
+        return Verdict(False, f"NOT switched: {asked.alias!r} is as it was, since {doubt}")
+    try:
+        with opened(settings) as store:
+            old = _switched(store, asked.alias, new, manifest)
+            text = f"{asked.alias!r} stands for {new!r} now"
+            if not old:
+                return Verdict(True, text)
+            if not asked.drop_old:
+                return Verdict(True, f"{text}; {old!r} is kept ({_rows(store, old)}, the new one {_rows(store, new)})")
+            store.drop(old)
+            return Verdict(True, f"{text}; {old!r} was dropped")
+    except ClipfleetError as error:
+        return Verdict(False, f"NOT finished: {error}; run it again")
+
+
+def _doubt(asked: Reindex, report: Report, found: Verdict | None) -> str:
+    failed = report.failed.total()
+    if report.stopped:
+        return f"the run ended early: {report.stopped}; run it again"
+    if not report.indexed + report.earlier:
+        return "nothing is indexed"
+    if failed > asked.max_failed * report.found:
+        return (
+            f"{failed:,} of {report.found:,} failed, which is more than {asked.max_failed:.2%}: mend them and run it"
+            " again (--retry-failed for those that failed of themselves), or allow more with --max-failed"
+        )
+    if report.incomplete and asked.max_failed < 1:
+        return (
+            f"{len(report.incomplete):,} sources are incomplete, and nobody knows how many pictures they lack: mend"
+            " them and run it again, or allow it with --max-failed 100%"
+        )
+    if found is None or not found.agrees:
+        return "the new collection does not hold all that was indexed: run it again"
+    return ""
+
+
+def _switched(store: Store, alias: str, new: str, manifest: Manifest) -> str:
+    """Switch; what the alias stood for before. A run that was killed after its switch finds that in the manifest."""
+    from clipfleet.store import retrying  # noqa: PLC0415  imports numpy
+
+    def switch() -> str:
+        before = store.describe(alias)
+        if before is None or before.name != new:
+            manifest.tell(_BEFORE, "" if before is None else before.name)
+            manifest.flush()
+            store.switch(alias, new)
+        return manifest.told(_BEFORE)
+
+    return retrying(switch, deadline=time.monotonic() + _PATIENCE_S, stop=Event())
+
+
+def _rows(store: Store, name: str) -> str:
+    try:
+        return f"{store.count(name):,} rows"
+    except RequestFailed:
+        return "gone"
+
+
+def settle(run: Run, asked: Reindex, path: Path) -> None:
+    """After the switch: what the manifest knows is known of the alias' collection, for runs without ``--reindex``."""
+    try:
+        with Manifest(path) as manifest:
+            manifest.tell(INTO, "")
+            manifest.tell(_BEFORE, "")
+            if manifest.told(WHERE):
+                manifest.tell(WHERE, f"collection {asked.alias}")
+        if asked.afterwards is not None:
+            # Nobody holds it, and what a killed run has left beside it is gone, once it was open here.
+            with Manifest(asked.afterwards):
+                pass
+            path.replace(asked.afterwards)
+    except (ManifestError, OSError) as error:
+        run.out.note(f"the next run without --reindex sends all once more: {error}")

@@ -1,0 +1,157 @@
+"""The end of a reindexing: the switch, a run that was killed right after it, and what becomes of the manifest."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from clipfleet.cli.indexing import Plan
+from clipfleet.cli.reconciling import Verdict
+from clipfleet.cli.reindexing import Reindex, settle, switch_run
+from clipfleet.cli.run import Run
+from clipfleet.cli.settings import Flags, load
+from clipfleet.index import Manifest, Report, Sending, State
+from clipfleet.schemas.errors import ErrorCode
+from clipfleet.store import Row, Store, StoreConfig
+from clipfleet.store.lite import LiteServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXACT = Verdict(True, "reconciled")
+
+
+@pytest.fixture(scope="module")
+def lite(tmp_path_factory) -> Iterator[LiteServer]:
+    with LiteServer(tmp_path_factory.mktemp("lite")) as server:
+        yield server
+
+
+@pytest.fixture
+def store(lite) -> Iterator[Store]:
+    """``old`` behind the alias ``live``, and ``new``, with a row each."""
+    made = Store(StoreConfig(lite.uri, consistency="Strong"))
+    for name in ("old", "new"):
+        made.ensure_collection(name, fingerprint="f", dimension=2)
+        made.upsert(name, [Row("a", np.ones(2, np.float32))])
+    made.switch("live", "old")
+    yield made
+    made._connection.call("drop_alias", "live")
+    for name in ("old", "new"):
+        made.drop(name)
+    made.close()
+
+
+@pytest.fixture
+def manifest(tmp_path) -> Iterator[Manifest]:
+    with Manifest(tmp_path / "m") as made:
+        yield made
+
+
+def switched(lite, manifest, report=None, found=EXACT, **options):
+    settings = load(Flags(milvus_uri=lite.uri), {})
+    plan = Plan(Sending("new"))
+    report = report or Report(indexed=1)
+    return switch_run(settings, plan, Reindex("live", **options), manifest, report, found)
+
+
+def test_given_a_run_killed_right_after_its_switch_when_run_again_then_it_knows_the_old_one(lite, store, manifest):
+    assert switched(lite, manifest).text == "'live' stands for 'new' now; 'old' is kept (1 rows, the new one 1 rows)"
+    again = switched(lite, manifest, drop_old=True)
+    assert (again.agrees, again.text) == (True, "'live' stands for 'new' now; 'old' was dropped")
+    assert store.describe("old") is None
+    # and once more, after a kill in the middle of that
+    assert switched(lite, manifest, drop_old=True).agrees is True
+    assert switched(lite, manifest).text.endswith("'old' is kept (gone, the new one 1 rows)")
+    assert store.count("live") == 1
+
+
+def failed(count):
+    return Counter({ErrorCode.CORRUPT_IMAGE: count})
+
+
+@pytest.mark.parametrize(
+    ("report", "found", "options", "why"),
+    [
+        (Report(), EXACT, {}, "nothing is indexed"),
+        (Report(indexed=1, stopped="nobody is there"), EXACT, {}, "ended early: nobody is there"),
+        (Report(indexed=98, failed=failed(2)), EXACT, {}, "2 of 100 failed, which is more than 1.00%"),
+        (Report(indexed=99, failed=failed(1)), EXACT, {"max_failed": 0.0}, "1 of 100 failed"),
+        (Report(indexed=9, incomplete=["s.tar"]), EXACT, {"max_failed": 0.99}, "1 sources are incomplete"),
+        (Report(indexed=9), None, {}, "does not hold all"),
+        (Report(indexed=9), Verdict(False, "NOT reconciled"), {}, "does not hold all"),
+        (Report(indexed=9), Verdict(None, "not reconciled"), {"max_failed": 1.0}, "does not hold all"),
+    ],
+)
+def test_given_what_stands_against_it_then_the_alias_is_left_alone(lite, store, manifest, report, found, options, why):
+    verdict = switched(lite, manifest, report, found, **options)
+    assert (verdict.agrees, why in verdict.text) == (False, True), verdict.text
+    assert store.describe("live").name == "old"
+
+
+@pytest.mark.parametrize(
+    ("report", "options"),
+    [
+        (Report(indexed=99, failed=failed(1)), {}),
+        (Report(earlier=9, failed=failed(1)), {"max_failed": 0.1}),
+        (Report(indexed=1, failed=failed(9), incomplete=["s.tar"]), {"max_failed": 1.0}),
+    ],
+)
+def test_given_as_many_failures_as_may_be_then_it_is_switched(lite, store, manifest, report, options):
+    assert switched(lite, manifest, report, **options).agrees is True
+    assert store.describe("live").name == "new"
+
+
+def test_given_milvus_away_at_the_end_then_the_run_is_not_finished_and_says_so(manifest, monkeypatch):
+    monkeypatch.setattr("clipfleet.cli.reindexing._PATIENCE_S", 0.2)
+    settings = load(Flags(milvus_uri="http://127.0.0.1:1"), {})
+    verdict = switch_run(settings, Plan(Sending("new")), Reindex("live"), manifest, Report(indexed=1), EXACT)
+    assert (verdict.agrees, verdict.text.startswith("NOT finished: store_failed")) == (False, True), verdict.text
+    assert verdict.text.endswith("run it again")
+
+
+KILLED = """
+import os, signal, sys
+from clipfleet.index import Manifest
+with Manifest(sys.argv[1]) as manifest:
+    for number in range(1_000):
+        manifest.answered(f"of an earlier life {number}", b"")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_when_settled_then_the_manifest_takes_the_place_of_the_ordinary_one_and_of_what_a_kill_has_left(tmp_path):
+    # Given an ordinary manifest whose run was killed, so that a part of it lies in a file beside it
+    ordinary, own = tmp_path / "ordinary.sqlite", tmp_path / "own.sqlite"
+    done = subprocess.run([sys.executable, "-c", KILLED, ordinary], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert ordinary.with_name("ordinary.sqlite-wal").stat().st_size > 0
+    with Manifest(own) as manifest:
+        manifest.answered("a", b"1")
+        manifest.tell("into", "new")
+
+    settle(Run("index", Flags()), Reindex("live", afterwards=ordinary), own)
+
+    assert not own.exists()
+    with Manifest(ordinary) as manifest:
+        assert [id_ for page in manifest.ids() for id_ in page] == ["a"]
+        assert (manifest.counts(), manifest.told("into")) == ({State.DONE: 1}, "")
+
+
+def test_given_an_ordinary_run_going_on_when_settled_then_it_keeps_its_manifest_and_that_is_said(tmp_path, capsys):
+    ordinary, own = tmp_path / "ordinary.sqlite", tmp_path / "own.sqlite"
+    with Manifest(own) as manifest:
+        manifest.tell("into", "new")
+    with Manifest(ordinary) as held:
+        held.answered("a", b"1")
+        settle(Run("index", Flags()), Reindex("live", afterwards=ordinary), own)
+        assert held.counts() == {State.DONE: 1}
+    assert "sends all once more" in capsys.readouterr().err
+    with Manifest(own) as manifest:
+        assert manifest.told("into") == ""
