@@ -27,6 +27,7 @@ from clipfleet.store.filters import Filter, parse
 from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import Encoded, check_vector, chunks, encode_rows
 from clipfleet.store.scan import COUNT, scan
+from clipfleet.store.sketch import alike, sketches
 from clipfleet.store.types import (
     MAX_LIMIT,
     METRIC,
@@ -174,6 +175,21 @@ class Store:
         name = self._catalog.find(name).name
         check_ids(ids)
         return {row["id"] for piece in pieces(ids) for row in self._query(name, ids_expression(piece), ["id"])}
+
+    def holds(self, name: str, noted: Mapping[str, str]) -> dict[str, bool]:
+        """Of each of these ids that has a row, whether its vector is the one noted; read at Strong consistency.
+
+        Args:
+            name: the collection.
+            noted: ids, and what the worker noted when it wrote their rows (see ``sketch``); empty: any will do.
+        """
+        found = dict.fromkeys(self.present(name, [id_ for id_, sketch in noted.items() if not sketch]), True)
+        name = self._catalog.find(name).name
+        for piece in pieces([id_ for id_, sketch in noted.items() if sketch]):
+            rows = self._query(name, ids_expression(piece), ["id", "vector"])
+            told = sketches([np.asarray(row["vector"], dtype=np.float32) for row in rows])
+            found |= {row["id"]: alike(noted[row["id"]], sketch) for row, sketch in zip(rows, told, strict=True)}
+        return found
 
     def scan(self, name: str, *, after: str = "") -> Iterator[list[Row]]:
         """All rows with ids above ``after``, by pages, in the order of their ids; see ``scan.scan``."""
