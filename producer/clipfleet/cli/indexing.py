@@ -6,10 +6,11 @@ import json
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.index_manifest import open_manifest
+from clipfleet.cli.index_summary import SHOWN_FAILURES, tell_summary
 from clipfleet.index import Meter, Sending, open_sources
 from clipfleet.index.sinks import SinkError
 from clipfleet.index.sync import Visited
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from clipfleet.producer import Client
 
 __all__ = ["Files", "Plan", "run_index"]
-
-_SHOWN_FAILURES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,7 @@ class Plan:
         processes: how many read, shrink and send.
         sync: whether rows of pictures that have left the sources are deleted.
         corpus: a text that is the same for the same sources, and options that pick items.
+        dedupe: whether a picture that comes under several ids is sent once.
     """
 
     sending: Sending = field(default_factory=Sending)
@@ -73,6 +73,7 @@ class Plan:
     processes: int = 1
     sync: bool = False
     corpus: str = ""
+    dedupe: bool = False
 
 
 def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], plan: Plan) -> int:
@@ -130,7 +131,8 @@ class _Indexing:
                 sink = _Sink(run, progress, failures)
 
                 def on_outcome(outcome: Outcome) -> None:
-                    tally.add(outcome.error)
+                    if not outcome.same_as:
+                        tally.add(outcome.error)
                     sink.add(outcome)
 
                 try:
@@ -140,21 +142,37 @@ class _Indexing:
                     self._interrupted(sink)
                     raise
             sink.end()
-            verdicts = [self._synced(visited, report)] if visited is not None else []
+            verdicts = [self._synced(visited, report, client, sources)] if visited is not None else []
             verdicts += [self._reconciled(client, sources)] if not report.stopped else []
+            if self._plan.dedupe and self._manifest is not None:
+                verdicts.insert(0, self._listed(self._manifest, report))
         found = [verdict for verdict in verdicts if verdict is not None]
-        _summary(run, report, self._where, found)
+        tell_summary(run, report, self._where, found)
         code = tally.end()
-        if report.stopped or (not report.indexed and not report.earlier and not code):
+        if report.stopped or not (report.indexed or report.earlier or report.duplicates or code):
             return Exit.FAILED
         return code or (Exit.PARTIAL if any(verdict.agrees is False for verdict in found) else Exit.OK)
 
-    def _synced(self, visited: Visited, report: Report) -> Verdict | None:
+    def _synced(
+        self, visited: Visited, report: Report, client: Client | Processes, sources: Sequence[Source]
+    ) -> Verdict | None:
         from clipfleet.cli.syncing import sync_run  # noqa: PLC0415
+        from clipfleet.index import forgotten  # noqa: PLC0415
 
         if self._manifest is None:
             return None
-        return sync_run(self._settings, self._plan.sending.collection, self._manifest, visited, report)
+        verdict = sync_run(self._settings, self._plan.sending.collection, self._manifest, visited, report)
+        # Whose kept picture has just left takes its place.
+        if not report.stopped and self._manifest.duplicates.leave_alone(run=self._manifest.run):
+            self.index(client, forgotten(sources, self._manifest), None)
+        return verdict
+
+    def _listed(self, manifest: Manifest, report: Report) -> Verdict | None:
+        from clipfleet.cli.duplicates import list_duplicates  # noqa: PLC0415
+        from clipfleet.cli.reconciling import Verdict  # noqa: PLC0415
+
+        where = list_duplicates(manifest)
+        return Verdict(None, f"{where} tells whose") if report.duplicates else None
 
     def _client(self) -> AbstractContextManager[Client | Processes]:
         from clipfleet.cli.client import connect, connect_many  # noqa: PLC0415
@@ -194,6 +212,7 @@ class _Indexing:
             guard=RowGuard(self._settings, self._plan.sending.collection) if lite else None,
             sink=self._sink,
             meter=self._meter,
+            dedupe=self._plan.dedupe and self._manifest is not None,
         )
 
     @property
@@ -272,11 +291,12 @@ class _Sink:
         from clipfleet.cli.commands.embed import failure_json  # noqa: PLC0415
 
         error = outcome.error
-        self._progress.advance(failed=error is not None, earlier=outcome.earlier)
+        # What an earlier run has done it has told as well; a duplicate is told in a file, when it is sure.
+        quiet = outcome.earlier or bool(outcome.same_as)
+        self._progress.advance(failed=error is not None, earlier=quiet)
         if error is None:
-            # What an earlier run has done it has told as well.
-            self.indexed += not outcome.earlier
-            if self._out.json_lines and not outcome.earlier:
+            self.indexed += not quiet
+            if self._out.json_lines and not quiet:
                 self._out.json({"input": outcome.path, "ok": True, "id": outcome.id})
             return
         self.failed += 1
@@ -284,49 +304,12 @@ class _Sink:
         self._failures.write(line)
         if self._out.json_lines:
             self._out.json(line)
-        elif self.failed <= _SHOWN_FAILURES:
+        elif self.failed <= SHOWN_FAILURES:
             self._out.note(f"{outcome.path}: {error.code}: {error.message}")
 
     def end(self) -> None:
         """Say where the failures are that were not shown."""
-        more = self.failed - _SHOWN_FAILURES
+        more = self.failed - SHOWN_FAILURES
         if more > 0 and not self._out.json_lines:
             where = "--failures FILE" if self._failures.path is None else self._failures.path
             self._out.note(f"and {more} more; {where} lists them all")
-
-
-def _summary(run: Run, report: Report, where: str, verdicts: Sequence[Verdict]) -> None:
-    codes = ", ".join(f"{count} {code}" for code, count in report.failed.most_common())
-    earlier = f", {report.earlier} of them earlier," if report.earlier else ""
-    text = (
-        f"{report.indexed + report.earlier} of {report.found} pictures indexed into {where}{earlier} in"
-        f" {report.seconds:.1f} s ({report.rate:.1f}/s)" + (f"; failed: {codes}" if codes else "")
-    )
-    if report.stopped:
-        text += f"; stopped: {report.stopped}"
-    if not report.found:
-        text = "no pictures found"
-    if report.incomplete:
-        text += f"; incomplete: {', '.join(report.incomplete[:_SHOWN_FAILURES])}"
-    if report.duplicates:
-        text += f"; {report.duplicates} duplicate{'s' if report.duplicates > 1 else ''} not sent again"
-    if report.skipped:
-        text += f"; {report.skipped} other file{'s' if report.skipped > 1 else ''} skipped"
-    text += "".join(f"; {verdict.text}" for verdict in verdicts)
-    if run.out.json_lines or not run.out.is_terminal:
-        run.out.log().info(
-            "indexed",
-            indexed=report.indexed,
-            earlier=report.earlier,
-            found=report.found,
-            failed={str(code): count for code, count in report.failed.items()},
-            skipped=report.skipped,
-            duplicates=report.duplicates,
-            incomplete=report.incomplete,
-            seconds=round(report.seconds, 2),
-            stopped=report.stopped,
-            said=[verdict.text for verdict in verdicts],
-            reconciled=verdicts[-1].agrees if verdicts else None,
-        )
-    if not run.out.json_lines:
-        run.out.line(text)

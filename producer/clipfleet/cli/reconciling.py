@@ -10,7 +10,7 @@ from clipfleet.index import forgotten, reconcile
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from clipfleet.cli.output import Output
     from clipfleet.cli.settings import Settings
@@ -48,19 +48,25 @@ def reconcile_run(
         return Verdict(None, "not reconciled: pymilvus is not installed here")
     try:
         found = _compare(settings, collection, manifest)
-        if found.missing:
-            out.step(f"{found.missing:,} of {found.done:,} rows are missing in the store: sending them once more")
+        if not found.agrees:
+            out.step(f"of {found.done:,} rows {_lost(found)} in the store: sending them once more")
             index(forgotten(sources, manifest))
             found = _compare(settings, collection, manifest, before=found)
     except ClipfleetError as error:
         return Verdict(False, f"NOT reconciled: {error}")
     if found.agrees:
-        return Verdict(True, f"reconciled: the store holds each of the {found.done:,} that the manifest calls done")
+        unknown = f"; of {found.unknown:,} only the id could be compared" if found.unknown else ""
+        return Verdict(
+            True, f"reconciled: the store holds each of the {found.done:,} that the manifest calls done{unknown}"
+        )
     return Verdict(
-        False,
-        f"NOT reconciled: {found.missing:,} of {found.done:,} are missing in the store ({', '.join(found.first)});"
-        " run it again",
+        False, f"NOT reconciled: of {found.done:,} {_lost(found)} in the store ({', '.join(found.first)}); run it again"
     )
+
+
+def _lost(found: Reconciled) -> str:
+    told = [f"{found.missing:,} are missing"] if found.missing or not found.changed else []
+    return " and ".join([*told, *([f"{found.changed:,} hold another picture"] if found.changed else [])])
 
 
 def _is_there(store: Store, collection: str) -> bool:
@@ -77,16 +83,16 @@ def _compare(settings: Settings, collection: str, manifest: Manifest, before: Re
 
     store = Store(StoreConfig(settings.milvus_uri or "", settings.milvus_token, settings.milvus_ca_file))
 
-    def present(ids: Sequence[str]) -> set[str]:
+    def holds(noted: Mapping[str, str]) -> Mapping[str, bool]:
         try:
-            return store.present(collection, ids)
+            return store.holds(collection, noted)
         except RequestFailed as error:
             if error.code is ErrorCode.BAD_REQUEST and not _is_there(store, collection):
-                return set()
+                return {}
             raise
 
     try:
-        found = reconcile(manifest, present)
+        found = reconcile(manifest, holds)
     finally:
         store.close()
     if before is not None:
