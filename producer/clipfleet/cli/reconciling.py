@@ -49,7 +49,7 @@ def reconcile_run(
     try:
         found = _compare(settings, collection, manifest)
         if not found.agrees:
-            out.step(f"of {found.done:,} rows {_lost(found)} in the store: sending them once more")
+            out.step(f"{_lost(found)}: sending them once more")
             index(forgotten(sources, manifest))
             found = _compare(settings, collection, manifest, before=found)
     except ClipfleetError as error:
@@ -59,14 +59,15 @@ def reconcile_run(
         return Verdict(
             True, f"reconciled: the store holds each of the {found.done:,} that the manifest calls done{unknown}"
         )
-    return Verdict(
-        False, f"NOT reconciled: of {found.done:,} {_lost(found)} in the store ({', '.join(found.first)}); run it again"
-    )
+    return Verdict(False, f"NOT reconciled: {_lost(found)} ({', '.join(found.first)}); run it again")
 
 
 def _lost(found: Reconciled) -> str:
     told = [f"{found.missing:,} are missing"] if found.missing or not found.changed else []
-    return " and ".join([*told, *([f"{found.changed:,} hold another picture"] if found.changed else [])])
+    told += [f"{found.changed:,} hold another picture"] if found.changed else []
+    first, *more = told
+    number, _, what = first.partition(" ")
+    return " and ".join([f"{number} of {found.done:,} {what} in the store", *more])
 
 
 def _is_there(store: Store, collection: str) -> bool:
