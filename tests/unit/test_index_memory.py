@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from clipfleet.index import Manifest, index_sources
+from clipfleet.index import Manifest, index_sources, walk
 from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.schemas.result import Result
 
@@ -49,3 +49,20 @@ def test_given_ten_times_as_many_items_then_memory_is_the_same(tmp_path):
     peak_of(tmp_path, 100)  # what is imported and compiled once
     small, large = peak_of(tmp_path, 300), peak_of(tmp_path, 3_000)
     assert large < small + 200_000
+
+
+def folders_of(folder, count):
+    for number in range(count):
+        (folder / str(count) / f"{number:05}").mkdir(parents=True)
+    tracemalloc.start()
+    try:
+        assert list(walk([folder / str(count)])) == []
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_given_ten_times_as_many_folders_then_memory_is_the_same(tmp_path):
+    folders_of(tmp_path, 50)
+    small, large = folders_of(tmp_path, 300), folders_of(tmp_path, 3_000)
+    assert large < small + 50_000
