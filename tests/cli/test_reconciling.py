@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from clipfleet.cli.output import Output
@@ -19,7 +21,7 @@ class Store:
     def __init__(self, config):
         pass
 
-    def present(self, collection, ids):
+    def holds(self, collection, noted):
         raise error_for(ErrorCode.BAD_REQUEST, "Milvus refuses the query: too long")
 
     def count(self, collection):
@@ -40,8 +42,12 @@ def manifest(tmp_path):
 
 
 def reconciled(manifest, sent):
+    return reconciled_with(manifest, sent.append)
+
+
+def reconciled_with(manifest, again):
     settings = load(Flags(milvus_uri="http://milvus:19530"), {})
-    return reconcile_run(Output(json_lines=False), settings, "images", manifest, [], sent.append)
+    return reconcile_run(Output(json_lines=False), settings, "images", manifest, [], again)
 
 
 def test_given_a_query_that_milvus_refuses_then_nothing_is_taken_for_missing(manifest, monkeypatch):
@@ -50,6 +56,42 @@ def test_given_a_query_that_milvus_refuses_then_nothing_is_taken_for_missing(man
     verdict = reconciled(manifest, sent)
     assert (verdict.agrees, "NOT reconciled" in verdict.text, "too long" in verdict.text) == (False, True, True)
     assert (sent, manifest.counts()) == ([], {State.DONE: 2})
+
+
+class Holding(Store):
+    """Says of each row what a test says."""
+
+    told: ClassVar[dict[str, bool]] = {}
+
+    def holds(self, collection, noted):
+        return {id_: right for id_, right in self.told.items() if id_ in noted}
+
+
+def test_given_rows_with_another_picture_in_them_then_those_are_sent_again_and_named_where_they_stay(
+    manifest, monkeypatch
+):
+    monkeypatch.setattr("clipfleet.store.Store", Holding)
+    monkeypatch.setattr(Holding, "told", {"a": True, "b": False})
+
+    def again(_sources):
+        assert manifest.known("b") is None
+        manifest.answered("b", b"")
+
+    verdict = reconciled_with(manifest, again)
+    assert (verdict.agrees, verdict.text) == (
+        False,
+        "NOT reconciled: 1 of 2 hold another picture in the store (b); run it again",
+    )
+
+
+def test_given_rows_of_which_nothing_was_noted_then_it_says_how_many_were_compared_by_their_ids_alone(
+    manifest, monkeypatch
+):
+    manifest.answered("b", b"", sketch="00" * 16)
+    monkeypatch.setattr("clipfleet.store.Store", Holding)
+    monkeypatch.setattr(Holding, "told", {"a": True, "b": True})
+    verdict = reconciled(manifest, [])
+    assert (verdict.agrees, verdict.text.endswith("; of 1 only the id could be compared")) == (True, True)
 
 
 def test_given_a_collection_that_is_gone_then_all_is_missing_and_sent_again(manifest, monkeypatch):

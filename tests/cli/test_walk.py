@@ -103,10 +103,7 @@ def test_given_many_files_when_the_first_is_asked_for_then_no_folder_was_listed_
         def __init__(self, folder):
             self._scan = scandir(folder)
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
+        def close(self):
             self._scan.close()
 
         def __iter__(self):

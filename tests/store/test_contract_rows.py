@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
-from clipfleet.store import Field, Row, Store, StoreConfig, StoreUnavailable
+from clipfleet.store import Field, Row, Store, StoreConfig, StoreUnavailable, sketches
 from store.conftest import DIMENSION, FINGERPRINT
 
 CASES = Path(__file__).parent.parent / "cases" / "text.jsonl"
@@ -347,3 +347,21 @@ def test_given_nothing_to_write_or_find_then_nothing_is_asked(store: Store, coll
     assert store.get(collection, []) == []
     assert store.delete(collection, ids=[]) == 0
     assert store.search(collection, np.empty((0, DIMENSION), np.float32), fingerprint=FINGERPRINT, limit=1) == []
+
+
+def test_given_what_was_noted_of_rows_when_asked_then_missing_and_changed_ones_are_told(
+    store: Store, collection: str
+) -> None:
+    chance = np.random.default_rng(3)
+    vectors = chance.standard_normal((300, DIMENSION)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    noted = dict(zip((f"{number:03}" for number in range(300)), sketches(list(vectors)), strict=True))
+    rows = [Row(id_, vector) for id_, vector in zip(noted, vectors, strict=True)]
+    assert not any(store.upsert(collection, rows))
+    assert store.holds(collection, noted) == dict.fromkeys(noted, True)
+    # Somebody else writes under one id, and another row goes
+    assert store.upsert(collection, [Row("007", vectors[8])]) == [None]
+    assert store.delete(collection, ids=["009"]) == 1
+    told = store.holds(collection, noted | {"010": "", "none": "", "never": noted["001"]})
+    assert {id_ for id_, right in told.items() if not right} == {"007"}
+    assert {*noted, "none", "never"} - told.keys() == {"009", "none", "never"}

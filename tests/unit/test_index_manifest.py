@@ -183,6 +183,50 @@ def test_given_a_full_disk_then_it_says_so_and_what_was_written_before_stays(tmp
         assert manifest.known(f"{1_999:0200}") is None
 
 
+def test_given_a_manifest_of_the_first_version_then_what_it_knows_is_known_and_more_can_be_noted(tmp_path):
+    with sqlite3.connect(tmp_path / "m.sqlite") as db:
+        db.execute(
+            "CREATE TABLE item (id TEXT PRIMARY KEY, signature BLOB NOT NULL, state INTEGER NOT NULL,"
+            " code TEXT NOT NULL, message TEXT NOT NULL) WITHOUT ROWID"
+        )
+        db.execute("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
+        db.execute(f"PRAGMA application_id={0x636C6966}")
+        db.execute("PRAGMA user_version=1")
+        db.execute("INSERT INTO item VALUES ('a', x'01', 2, '', ''), ('b', x'02', 4, 'corrupt_image', 'bad')")
+    db.close()
+    for _ in range(2):
+        with Manifest(tmp_path / "m.sqlite") as manifest:
+            assert manifest.known("a") == Known(b"\x01", State.DONE)
+            assert manifest.known("b").error.code is ErrorCode.CORRUPT_IMAGE
+            manifest.answered("c", b"\x03", sketch="ab")
+            assert list(manifest.rows()) == [[("a", ""), ("c", "ab")]]
+
+
+def test_given_a_manifest_of_a_later_release_then_it_is_left_alone(tmp_path):
+    Manifest(tmp_path / "m.sqlite").close()
+    with sqlite3.connect(tmp_path / "m.sqlite") as db:
+        db.execute("PRAGMA user_version=99")
+    db.close()
+    with pytest.raises(ManifestError, match="no manifest of this release"):
+        Manifest(tmp_path / "m.sqlite")
+
+
+def test_given_a_process_killed_right_after_an_item_went_out_then_it_is_known(tmp_path):
+    code = """
+import os, signal, sys
+from clipfleet.index.ledger import Ledger
+from clipfleet.index.manifest import Manifest
+from clipfleet.index.sources import Item
+ledger = Ledger(Manifest(sys.argv[1]), None, retry_failed=False)
+ledger.sent(ledger.look(Item("a", "a", b"x")).one)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "m.sqlite"], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    with Manifest(tmp_path / "m.sqlite") as manifest:
+        assert manifest.counts() == {State.SENT: 1}
+
+
 def test_what_is_told_of_a_run_stays_until_it_is_forgotten(tmp_path):
     with Manifest(tmp_path / "m.sqlite") as manifest:
         assert manifest.told("a") == ""

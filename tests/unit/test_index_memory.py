@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
 import tracemalloc
 from collections import deque
+from itertools import islice
 
 import pytest
 
-from clipfleet.index import Manifest, index_sources
+from clipfleet.index import Manifest, index_sources, walk
 from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.schemas.result import Result
 
@@ -49,3 +51,25 @@ def test_given_ten_times_as_many_items_then_memory_is_the_same(tmp_path):
     peak_of(tmp_path, 100)  # what is imported and compiled once
     small, large = peak_of(tmp_path, 300), peak_of(tmp_path, 3_000)
     assert large < small + 200_000
+
+
+def held_on_a_walk(folder, folders):
+    """What is held when all folders but ten were left, by whoever is not pathlib: its names go into Python's table."""
+    for number in range(folders):
+        below = folder / str(folders) / f"{number:05}"
+        below.mkdir(parents=True)
+        (below / "a.png").touch()
+    tracemalloc.start()
+    try:
+        walking = walk([folder / str(folders)])
+        assert sum(1 for _ in islice(walking, folders - 10)) == folders - 10
+        taken = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, pathlib.__file__)])
+        return sum(trace.size for trace in taken.traces)
+    finally:
+        tracemalloc.stop()
+
+
+def test_given_ten_times_as_many_folders_then_a_walk_holds_no_more(tmp_path):
+    held_on_a_walk(tmp_path, 50)
+    small, large = held_on_a_walk(tmp_path, 200), held_on_a_walk(tmp_path, 2_000)
+    assert large < small + 20_000

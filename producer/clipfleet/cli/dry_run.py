@@ -10,6 +10,8 @@ from clipfleet.cli.errors import Exit
 from clipfleet.index import Failure, Item, Manifest, Skip, typed
 from clipfleet.index.manifest import Todo, decide, signature
 from clipfleet.index.sources import Seen
+from clipfleet.index.sources.seen import Met
+from clipfleet.schemas.errors import RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +46,7 @@ class _Told:
         there = plan.manifest is not None and plan.manifest.exists() and not plan.fresh
         self._manifest = Manifest(plan.manifest) if there and plan.manifest is not None else None
         self._seen = Seen()
+        self._contents = Seen()
         self._todo: Counter[Todo] = Counter()
         self._kinds: Counter[str] = Counter()
         self._skips: Counter[str] = Counter()
@@ -56,16 +59,15 @@ class _Told:
                 case Skip():
                     self._skips[event.reason] += event.count
                 case Failure():
-                    self._failed += 1
-                    if self._failed <= _SHOWN_FAILURES:
-                        self._out.note(f"{event.label}: {event.error.code}: {event.error.message}")
+                    self._cannot_be_read(event.label, event.error)
                 case Item():
                     self._kinds[_kind(event)] += 1
-                    self._todo[self._what(event)] += 1
+                    self._item(event)
 
     def end(self) -> int:
         """Say it."""
         self._seen.__exit__()
+        self._contents.__exit__()
         if self._manifest is not None:
             self._manifest.close()
         figures = {
@@ -88,7 +90,7 @@ class _Told:
             )
             if kinds:
                 self._out.line("kinds: " + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()))
-        if not self._todo.total():
+        if not self._todo.total() and not self._skips[Skip.DUPLICATE]:
             return Exit.FAILED
         return Exit.PARTIAL if self._failed else Exit.OK
 
@@ -97,10 +99,33 @@ class _Told:
             return f"{reindex.into or 'a new collection'!r} for the alias {reindex.alias!r}"
         return repr(self._plan.sending.collection)
 
-    def _what(self, item: Item) -> Todo:
-        if self._manifest is None:
-            return Todo.SEND
-        return decide(self._manifest.known(item.id), signature(item), retry_failed=self._plan.retry_failed)
+    def _cannot_be_read(self, label: str, error: RequestFailed) -> None:
+        self._failed += 1
+        if self._failed <= _SHOWN_FAILURES:
+            self._out.note(f"{label}: {error.code}: {error.message}")
+
+    def _item(self, item: Item) -> None:
+        known = None if self._manifest is None else self._manifest.known(item.id)
+        now = signature(item) if known is not None else b""
+        todo = decide(known, now, retry_failed=self._plan.retry_failed)
+        if self._plan.dedupe and todo is not Todo.LEAVE_FAILED:
+            try:
+                content = (known.content if known and known.signature == now else b"") or self._content(item)
+            except RequestFailed as error:
+                self._cannot_be_read(item.label, error)
+                return
+            if self._is_known(content) and todo is Todo.SEND and (known is None or known.has_no_row):
+                self._skips[Skip.DUPLICATE] += 1
+                return
+        self._todo[todo] += 1
+
+    def _content(self, item: Item) -> bytes:
+        return self._plan.sending.with_content(item)[1]
+
+    def _is_known(self, content: bytes) -> bool:
+        """Whether another picture has it, of this run or of an earlier one."""
+        before = self._manifest is not None and bool(self._manifest.duplicates.kept(content, run=self._manifest.run))
+        return self._contents.add(content.hex(), b"") is not Met.NEW or before
 
 
 def _kind(item: Item) -> str:

@@ -40,7 +40,7 @@ def open_manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
     except ManifestHeld as error:
         raise CliError(str(error), hint="Wait for it, or stop it: the same command then goes on.") from None
     except ManifestError as error:
-        if plan.named or plan.sync or plan.files is not None or plan.reindex is not None:
+        if plan.named or plan.sync or plan.dedupe or plan.files is not None or plan.reindex is not None:
             raise
         run.out.note(f"{error}; this run cannot be resumed (--manifest FILE names another place)")
         return None

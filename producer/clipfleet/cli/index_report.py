@@ -65,11 +65,12 @@ class Shown:
         from clipfleet.cli.commands.embed import failure_json  # noqa: PLC0415
 
         error = outcome.error
-        self._progress.advance(failed=error is not None, earlier=outcome.earlier)
+        # What an earlier run has done it has told as well; a duplicate is told in a file, when it is sure.
+        quiet = outcome.earlier or bool(outcome.same_as)
+        self._progress.advance(failed=error is not None, earlier=quiet)
         if error is None:
-            # What an earlier run has done it has told as well.
-            self.indexed += not outcome.earlier
-            if self._out.json_lines and not outcome.earlier:
+            self.indexed += not quiet
+            if self._out.json_lines and not quiet:
                 self._out.json({"input": outcome.path, "ok": True, "id": outcome.id})
             return
         self.failed += 1

@@ -63,6 +63,7 @@ class Plan:
         corpus: a text that is the same for the same sources, and options that pick items.
         fields: metadata keys of declared types, which a new collection keeps in columns.
         reindex: the rows go into a new collection behind an alias; None = into the one that is named.
+        dedupe: whether a picture that comes under several ids is sent once.
     """
 
     sending: Sending = field(default_factory=Sending)
@@ -79,6 +80,7 @@ class Plan:
     corpus: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
     reindex: Reindex | None = None
+    dedupe: bool = False
 
 
 def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], plan: Plan) -> int:
@@ -155,7 +157,8 @@ class _Indexing:
                 sink = Shown(run, progress, failures)
 
                 def on_outcome(outcome: Outcome) -> None:
-                    tally.add(outcome.error)
+                    if not outcome.same_as:
+                        tally.add(outcome.error)
                     sink.add(outcome)
 
                 try:
@@ -165,13 +168,15 @@ class _Indexing:
                     self._interrupted(sink)
                     raise
             sink.end()
-            verdicts = [self._synced(visited, report)] if visited is not None else []
+            verdicts = [self._synced(visited, report, client, sources)] if visited is not None else []
             verdicts += [self._reconciled(client, sources)] if not report.stopped else []
+            if self._plan.dedupe and self._manifest is not None:
+                verdicts.insert(0, self._listed(self._manifest, report))
         found = [verdict for verdict in verdicts if verdict is not None]
         switch = self._switch(report, found)
         summary(run, report, self._where, found, switch)
         code = tally.end()
-        failed = report.stopped or (not report.indexed and not report.earlier and not code)
+        failed = report.stopped or not (report.indexed or report.earlier or report.duplicates or code)
         if failed or (switch is not None and not switch.agrees):
             return Exit.FAILED
         return code or (Exit.PARTIAL if any(verdict.agrees is False for verdict in found) else Exit.OK)
@@ -184,12 +189,26 @@ class _Indexing:
         self.switched = verdict.agrees is True
         return verdict
 
-    def _synced(self, visited: Visited, report: Report) -> Verdict | None:
+    def _synced(
+        self, visited: Visited, report: Report, client: Client | Processes, sources: Sequence[Source]
+    ) -> Verdict | None:
         from clipfleet.cli.syncing import sync_run  # noqa: PLC0415
+        from clipfleet.index import forgotten  # noqa: PLC0415
 
         if self._manifest is None:
             return None
-        return sync_run(self._settings, self._plan.sending.collection, self._manifest, visited, report)
+        verdict = sync_run(self._settings, self._plan.sending.collection, self._manifest, visited, report)
+        # Whose kept picture has just left takes its place.
+        if not report.stopped and self._manifest.duplicates.leave_alone(run=self._manifest.run):
+            self.index(client, forgotten(sources, self._manifest), None)
+        return verdict
+
+    def _listed(self, manifest: Manifest, report: Report) -> Verdict | None:
+        from clipfleet.cli.duplicates import list_duplicates  # noqa: PLC0415
+        from clipfleet.cli.reconciling import Verdict  # noqa: PLC0415
+
+        where = list_duplicates(manifest)
+        return Verdict(None, f"{where} tells whose") if report.duplicates else None
 
     def _client(self) -> AbstractContextManager[Client | Processes]:
         from clipfleet.cli.client import connect, connect_many  # noqa: PLC0415
@@ -229,6 +248,7 @@ class _Indexing:
             guard=RowGuard(self._settings, self._plan.sending.collection) if lite else None,
             sink=self._sink,
             meter=self._meter,
+            dedupe=self._plan.dedupe and self._manifest is not None,
         )
 
     @property

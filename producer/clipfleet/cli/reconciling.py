@@ -11,7 +11,7 @@ from clipfleet.index import forgotten, reconcile
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from clipfleet.cli.output import Output
     from clipfleet.cli.settings import Settings
@@ -49,19 +49,26 @@ def reconcile_run(
         return Verdict(None, "not reconciled: pymilvus is not installed here")
     try:
         found = _compare(settings, collection, manifest)
-        if found.missing:
-            out.step(f"{found.missing:,} of {found.done:,} rows are missing in the store: sending them once more")
+        if not found.agrees:
+            out.step(f"{_lost(found)}: sending them once more")
             index(forgotten(sources, manifest))
             found = _compare(settings, collection, manifest, before=found)
     except ClipfleetError as error:
         return Verdict(False, f"NOT reconciled: {error}")
     if found.agrees:
-        return Verdict(True, f"reconciled: the store holds each of the {found.done:,} that the manifest calls done")
-    return Verdict(
-        False,
-        f"NOT reconciled: {found.missing:,} of {found.done:,} are missing in the store ({', '.join(found.first)});"
-        " run it again",
-    )
+        unknown = f"; of {found.unknown:,} only the id could be compared" if found.unknown else ""
+        return Verdict(
+            True, f"reconciled: the store holds each of the {found.done:,} that the manifest calls done{unknown}"
+        )
+    return Verdict(False, f"NOT reconciled: {_lost(found)} ({', '.join(found.first)}); run it again")
+
+
+def _lost(found: Reconciled) -> str:
+    told = [f"{found.missing:,} are missing"] if found.missing or not found.changed else []
+    told += [f"{found.changed:,} hold another picture"] if found.changed else []
+    first, *more = told
+    number, _, what = first.partition(" ")
+    return " and ".join([f"{number} of {found.done:,} {what} in the store", *more])
 
 
 def _is_there(store: Store, collection: str) -> bool:
@@ -76,15 +83,15 @@ def _is_there(store: Store, collection: str) -> bool:
 def _compare(settings: Settings, collection: str, manifest: Manifest, before: Reconciled | None = None) -> Reconciled:
     with opened(settings) as store:
 
-        def present(ids: Sequence[str]) -> set[str]:
+        def holds(noted: Mapping[str, str]) -> Mapping[str, bool]:
             try:
-                return store.present(collection, ids)
+                return store.holds(collection, noted)
             except RequestFailed as error:
                 if error.code is ErrorCode.BAD_REQUEST and not _is_there(store, collection):
-                    return set()
+                    return {}
                 raise
 
-        found = reconcile(manifest, present)
+        found = reconcile(manifest, holds)
     if before is not None:
         # What was missing and could not be sent again is not done, and missing all the same.
         lost = max(0, before.done - found.done)

@@ -7,6 +7,8 @@ One SQLite file a run, one row an item::
                          |    changed, or its row is missing     |
                          +------------------+--next run--+-------+ changed, or asked for
 
+and where pictures are compared by their content, what ``duplicates`` says.
+
 The file is held by one process, and written in transactions of 0.2 s or of 200 rows. What is lost with the
 last one is sent again, under the same id, and replaces itself: so nothing is skipped, and nothing is there twice.
 """
@@ -18,14 +20,15 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from dataclasses import dataclass
-from enum import Enum, IntEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
+from clipfleet.index.duplicates import Duplicates
+from clipfleet.index.manifest_file import ManifestError, ManifestHeld, cannot_be_used, open_file
 from clipfleet.index.sources.item import Stored
-from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed, error_for
+from clipfleet.index.states import Known, State, Todo, decide, is_transient
+from clipfleet.schemas.errors import RequestFailed, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,74 +37,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Known", "Manifest", "ManifestError", "ManifestHeld", "State", "Todo", "decide", "is_transient", "signature"]
 
-_APPLICATION: Final = 0x636C6966  # "clif", in the file's header
-_VERSION: Final = 1
 # A transaction costs tens of microseconds: in WAL mode it is a write without a sync.
 _MOST_UNWRITTEN: Final = 200
 _WRITE_EVERY_S: Final = 0.2
 _PAGE: Final = 1_000
 _MOST_TEXT: Final = 500
-# Verdicts on the fleet, its settings or its moment: the same picture may well be taken tomorrow.
-_OF_THE_FLEET: Final = frozenset(
-    {
-        *(ErrorCode.EXPIRED, ErrorCode.CANCELLED, ErrorCode.FETCH_FORBIDDEN, ErrorCode.UNKNOWN_PIPELINE),
-        *(ErrorCode.MODEL_MISMATCH, ErrorCode.STORE_FAILED),
-    }
+_RUN: Final = "run"
+_Values: TypeAlias = "tuple[object, ...] | dict[str, object]"
+# The content of an item stays what it was when it is answered.
+_PUT: Final = (
+    "INSERT INTO item (id, signature, state, code, message, content, run, sketch) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (id) DO UPDATE SET signature = excluded.signature, state = excluded.state, code = excluded.code,"
+    " message = excluded.message, run = excluded.run, sketch = excluded.sketch"
 )
-
-
-class ManifestError(ClipfleetError):
-    """A manifest cannot be used: another run holds it, it cannot be written, or it is something else."""
-
-
-class ManifestHeld(ManifestError):
-    """Another run holds the manifest."""
-
-
-class State(IntEnum):
-    """What is known of an item. The numbers are in the files."""
-
-    SENT = 1  # on its way, or it was when the run ended
-    DONE = 2  # its row was acknowledged
-    TRANSIENT = 3  # it failed of what passes: the next run sends it again
-    PERMANENT = 4  # it failed of itself: it is sent again when it has changed, or when asked for
-
-
-class Todo(Enum):
-    """What to do with an item."""
-
-    SEND = "send"
-    LEAVE_DONE = "leave_done"
-    LEAVE_FAILED = "leave_failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of one item.
-
-    Attributes:
-        signature: what it was when it was sent, see ``signature``.
-        state: what became of it.
-        error: why it failed; None when it did not.
-    """
-
-    signature: bytes
-    state: State
-    error: RequestFailed | None = None
-
-
-def decide(known: Known | None, now: bytes, *, retry_failed: bool = False) -> Todo:
-    """What to do with an item whose signature is ``now``, by what is known of it."""
-    if known is None or known.signature != now:
-        return Todo.SEND
-    if known.state is State.DONE:
-        return Todo.LEAVE_DONE
-    return Todo.LEAVE_FAILED if known.state is State.PERMANENT and not retry_failed else Todo.SEND
-
-
-def is_transient(error: RequestFailed) -> bool:
-    """Whether a failure passes by itself, or with a setting of the fleet, so that the next run sends the item again."""
-    return error.retryable or error.code in _OF_THE_FLEET
 
 
 def signature(item: Item) -> bytes:
@@ -128,6 +76,11 @@ def signature(item: Item) -> bytes:
 class Manifest:
     """The manifest of one run; a context manager, held by one process at a time.
 
+    Attributes:
+        path: its file.
+        run: the number of the pass that is under way, see ``begin``.
+        duplicates: those items whose content others have.
+
     Args:
         path: its file, made with its folder where it is not there.
 
@@ -141,9 +94,11 @@ class Manifest:
         self._written_at = time.monotonic()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = _open(self.path)
+            self._db = open_file(self.path)
         except (OSError, sqlite3.Error) as error:
-            raise _cannot(self.path, error) from None
+            raise cannot_be_used(self.path, error) from None
+        self.run = int(self.told(_RUN) or 0)
+        self.duplicates = Duplicates(self._ask, self._change)
 
     def __enter__(self) -> Self:
         return self
@@ -160,25 +115,50 @@ class Manifest:
 
     def known(self, id_: str) -> Known | None:
         """What is known of an item."""
-        found = self._ask("SELECT signature, state, code, message FROM item WHERE id = ?", (id_,))
+        found = self._ask("SELECT signature, state, code, message, content FROM item WHERE id = ?", (id_,))
         if not found:
             return None
-        ((now, number, code, message),) = found
+        ((now, number, code, message, content),) = found
         state = State(number)
         failed = error_for(code, message, retryable=state is State.TRANSIENT) if code else None
-        return Known(now, state, failed)
+        return Known(now, state, failed, content)
 
-    def sent(self, id_: str, now: bytes) -> None:
-        """An item goes out."""
-        self._put(id_, now, State.SENT)
+    def begin(self) -> None:
+        """A pass over the sources begins: what it sends and meets is told from what earlier ones did."""
+        self.run += 1
+        self.tell(_RUN, str(self.run))
 
-    def answered(self, id_: str, now: bytes, error: RequestFailed | None = None) -> None:
-        """An item has its answer: ``error``, or its row is acknowledged."""
-        if error is None:
-            self._put(id_, now, State.DONE)
-        else:
+    def sent(self, id_: str, now: bytes, content: bytes = b"") -> None:
+        """An item goes out; ``content``: by which the same picture is known again, where that is wanted."""
+        self._change(_PUT + ", content = excluded.content", (id_, now, State.SENT, "", "", content, self.run, ""))
+
+    def unsent(self, id_: str) -> None:
+        """An item that was to go out could not be read: it has not been tried."""
+        self._change("UPDATE item SET run = 0 WHERE id = ?", (id_,))
+
+    def answered(self, id_: str, now: bytes, error: RequestFailed | None = None, sketch: str = "") -> None:
+        """An item has its answer.
+
+        Args:
+            id_: which.
+            now: its signature.
+            error: why it failed; None: its row is acknowledged.
+            sketch: of that row's vector, see ``clipfleet.store.sketch``; empty where the worker told none.
+        """
+        state, code, text = State.DONE, "", ""
+        if error is not None:
             state = State.TRANSIENT if is_transient(error) else State.PERMANENT
-            self._put(id_, now, state, error.code.value, error.message[:_MOST_TEXT])
+            code, text = error.code.value, error.message[:_MOST_TEXT]
+        self._change(_PUT, (id_, now, state, code, text, b"", self.run, sketch))
+
+    def has_content(self, id_: str, content: bytes) -> None:
+        """The content of an item that is known already."""
+        self._change("UPDATE item SET content = ? WHERE id = ?", (content, id_))
+
+    def duplicate(self, id_: str, now: bytes, content: bytes) -> None:
+        """An item is not sent, since another id has its content."""
+        values = (id_, now, State.DUPLICATE, "", "", content, self.run, "")
+        self._change(_PUT + ", content = excluded.content", values)
 
     def forget(self, ids: Sequence[str]) -> None:
         """Items are to be sent again, whatever is known of them."""
@@ -216,23 +196,25 @@ class Manifest:
 
     def done(self) -> Iterator[list[str]]:
         """The ids of the items that are done, in order and in pages; changes may be made meanwhile."""
-        return self._pages(State.DONE)
+        for page in self.rows():
+            yield [id_ for id_, _ in page]
+
+    def rows(self) -> Iterator[list[tuple[str, str]]]:
+        """As ``done``, each id with the sketch of its row's vector."""
+        return self._pages("SELECT id, sketch FROM item WHERE state = 2 AND id > ? ORDER BY id LIMIT ?")
 
     def ids(self) -> Iterator[list[str]]:
         """The ids of all items, in order and in pages; changes may be made meanwhile."""
-        return self._pages(None)
+        for page in self._pages("SELECT id FROM item WHERE id > ? ORDER BY id LIMIT ?"):
+            yield [id_ for (id_,) in page]
 
-    def _pages(self, state: State | None) -> Iterator[list[str]]:
+    def _pages(self, query: str) -> Iterator[list[Any]]:
         after = ""
-        query = "SELECT id FROM item WHERE (?1 IS NULL OR state = ?1) AND id > ?2 ORDER BY id LIMIT ?3"
-        while page := [id_ for (id_,) in self._ask(query, (state, after, _PAGE))]:
+        while page := self._ask(query, (after, _PAGE)):
             yield page
-            after = page[-1]
+            after = page[-1][0]
 
-    def _put(self, id_: str, now: bytes, state: State, code: str = "", message: str = "") -> None:
-        self._change("INSERT OR REPLACE INTO item VALUES (?, ?, ?, ?, ?)", (id_, now, state, code, message))
-
-    def _change(self, statement: str, values: tuple[object, ...]) -> None:
+    def _change(self, statement: str, values: _Values) -> None:
         if not self._unwritten:
             self._ask("BEGIN IMMEDIATE")
         self._ask(statement, values)
@@ -240,51 +222,14 @@ class Manifest:
         if self._unwritten >= _MOST_UNWRITTEN or time.monotonic() - self._written_at >= _WRITE_EVERY_S:
             self.flush()
 
-    def _ask(self, statement: str, values: tuple[object, ...] = ()) -> list[Any]:
+    def _ask(self, statement: str, values: _Values = ()) -> list[Any]:
         try:
             return self._db.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise _cannot(self.path, error) from None
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    # Generators over it may be closed by the garbage collector, in any thread.
-    db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    try:
-        # Exclusive: a second run with this manifest is refused, and a killed one lets go of it with its process.
-        db.execute("PRAGMA locking_mode=EXCLUSIVE")
-        (found,) = db.execute("PRAGMA application_id").fetchone()
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables and (found, version) != (_APPLICATION, _VERSION):
-            raise ManifestError(f"{path}: is no manifest of this release; name another file with --manifest")
-        db.execute("PRAGMA journal_mode=WAL")
-        # A power cut may lose the last ones, which is sent again; a killed process loses nothing that was written.
-        db.execute("PRAGMA synchronous=NORMAL")
-        db.execute("PRAGMA cache_size=-16000")
-        db.execute("BEGIN IMMEDIATE")
-        db.execute(
-            "CREATE TABLE IF NOT EXISTS item (id TEXT PRIMARY KEY, signature BLOB NOT NULL, state INTEGER NOT NULL,"
-            " code TEXT NOT NULL, message TEXT NOT NULL) WITHOUT ROWID"
-        )
-        db.execute("CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
-        db.execute(f"PRAGMA application_id={_APPLICATION}")
-        db.execute(f"PRAGMA user_version={_VERSION}")
-        db.execute("COMMIT")
-    except BaseException:
-        db.close()
-        raise
-    return db
+            raise cannot_be_used(self.path, error) from None
 
 
 def manifest_name(collection: str, *run: object) -> str:
     """A file name that is the same for the same ``run``: where the rows go, sources, and options that pick items."""
     digest = blake2b(json.dumps(run, default=str).encode(), digest_size=6).hexdigest()
     return f"{collection}-{digest}.sqlite"
-
-
-def _cannot(path: Path, error: Exception) -> ManifestError:
-    if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-        return ManifestHeld(f"{path}: another run holds this manifest")
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return ManifestError(f"{path}: cannot be used as a manifest: {text}")

@@ -47,8 +47,8 @@ _END_S: Final = 10.0
 # Among an answer's notes: the item was not sent, since it could not be read.
 UNSENT: Final = "unsent"
 
-# (error code, message, retryable) or None; the vector's map or None; the model; timing; whether it was sent
-_Answer: TypeAlias = "tuple[tuple[str, str, bool] | None, Any, str, dict[str, float], bool]"
+# (error code, message, retryable) or None; the vector's map or None; the model; timing; notes
+_Answer: TypeAlias = "tuple[tuple[str, str, bool] | None, Any, str, dict[str, float], dict[str, Any]]"
 
 
 class ProducerDied(ClipfleetError):
@@ -169,10 +169,9 @@ def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def _result(answer: _Answer) -> Result:
-    failed, vector, model, timing, sent = answer
+    failed, vector, model, timing, notes = answer
     error = None if failed is None else error_for(failed[0], failed[1], retryable=failed[2])
     outputs = {} if vector is None else {"vector": vector}
-    notes = {} if sent else {UNSENT: True}
     return Result("", ok=error is None, outputs=outputs, error=error, model=model, notes=notes, timing=timing)
 
 
@@ -226,7 +225,7 @@ def _carry_out(client: Client, sending: Sending, items: Sequence[Item]) -> tuple
             try:
                 request = sending.request(item)
             except RequestFailed as error:
-                found.append((_parts(error), None, "", {}, False))
+                found.append((_parts(error), None, "", {}, {UNSENT: True}))
                 continue
             found.append(None)
             seconds += time.monotonic() - began
@@ -239,7 +238,7 @@ def _carry_out(client: Client, sending: Sending, items: Sequence[Item]) -> tuple
 
 def _answer(result: Result) -> _Answer:
     failed = None if result.error is None else _parts(result.error)
-    return failed, result.outputs.get("vector"), result.model, result.timing, True
+    return failed, result.outputs.get("vector"), result.model, result.timing, result.notes
 
 
 def _parts(error: RequestFailed) -> tuple[str, str, bool]:

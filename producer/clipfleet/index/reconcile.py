@@ -1,4 +1,4 @@
-"""Whether the store holds what the manifest says that it holds."""
+"""Whether the store holds what the manifest says that it holds: each id, with its own picture."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.index.sources import Item
+from clipfleet.index.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from clipfleet.index.manifest import Manifest
     from clipfleet.index.sources import Event, Seen, Source
 
-__all__ = ["Reconciled", "forgotten", "reconcile"]
+__all__ = ["Chosen", "Reconciled", "forgotten", "reconcile"]
 
 _SHOWN: Final = 10
 
@@ -25,58 +26,72 @@ class Reconciled:
     Attributes:
         done: items that the manifest calls done.
         missing: how many of them have no row.
-        first: some of the missing ids.
+        changed: how many have a row with another picture in it: somebody else has written under the same id.
+        unknown: how many have a row of which nobody noted what is in it, as workers of an earlier release.
+        first: some of the ids that are missing or changed.
     """
 
     done: int = 0
     missing: int = 0
+    changed: int = 0
+    unknown: int = 0
     first: list[str] = field(default_factory=list)
 
     @property
     def agrees(self) -> bool:
-        """Whether each item that is done has a row."""
-        return not self.missing
+        """Whether each item that is done has a row, and its own picture in it."""
+        return not self.missing and not self.changed
 
 
-def reconcile(manifest: Manifest, present: Callable[[Sequence[str]], Iterable[str]]) -> Reconciled:
-    """Ask the store for every item that is done, and forget those whose row is missing: the next run sends them.
+def reconcile(manifest: Manifest, holds: Callable[[Mapping[str, str]], Mapping[str, bool]]) -> Reconciled:
+    """Ask the store for every item that is done, and forget those that it does not hold: the next run sends them.
 
+    What was a duplicate of one of these is to be sent, too, since nobody knows whether that one will come again.
     Memory follows a page of ids, and not their number.
 
     Args:
         manifest: of the run.
-        present: which of some ids have a row.
+        holds: given ids and what was noted of their rows, tells of each that has a row whether that is in it.
     """
     found = Reconciled()
-    for page in manifest.done():
-        there = set(present(page))
-        missing = [id_ for id_ in page if id_ not in there]
-        manifest.forget(missing)
+    for rows in manifest.rows():
+        page = dict(rows)
+        there = holds(page)
+        lost = [id_ for id_ in page if not there.get(id_)]
+        manifest.forget(lost)
         found.done += len(page)
-        found.missing += len(missing)
-        found.first += missing[: _SHOWN - len(found.first)]
+        found.missing += len(page) - len(there)
+        found.changed += sum(not right for right in there.values())
+        found.unknown += sum(not page[id_] for id_ in there)
+        found.first += lost[: _SHOWN - len(found.first)]
+    manifest.duplicates.leave_alone(run=manifest.run)
     manifest.flush()
     return found
 
 
 def forgotten(sources: Sequence[Source], manifest: Manifest) -> list[Source]:
-    """The sources with those items alone of which the manifest knows nothing."""
-    return [_Forgotten(source, manifest) for source in sources]
+    """The sources with those items alone of which the manifest knows nothing, or that are to be sent after all."""
+
+    def is_wanted(item: Item) -> bool:
+        known = manifest.known(item.id)
+        return known is None or known.state is State.ALONE
+
+    return [Chosen(source, is_wanted) for source in sources]
 
 
-class _Forgotten:
-    """A source's items that are not in the manifest."""
+class Chosen:
+    """A source's items that are wanted once more; a pass before has told everything else."""
 
     about = ""
 
-    def __init__(self, source: Source, manifest: Manifest) -> None:
+    def __init__(self, source: Source, is_wanted: Callable[[Item], bool]) -> None:
         self._source = source
-        self._manifest = manifest
+        self._is_wanted = is_wanted
 
     def events(self, seen: Seen) -> Iterator[Event]:
-        """Those items; the first pass has told everything else."""
+        """Those items."""
         for event in self._source.events(seen):
-            if isinstance(event, Item) and self._manifest.known(event.id) is None:
+            if isinstance(event, Item) and self._is_wanted(event):
                 yield event
 
     def count(self) -> Iterator[object]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 from clipfleet.index.ledger import Ledger, UnderWay
 from clipfleet.index.meter import Meter
 from clipfleet.index.processes import UNSENT, Processes
+from clipfleet.index.reconcile import Chosen
 from clipfleet.index.sending import Sending
 from clipfleet.index.sources import Failure, Item, Seen, Skip, open_sources
 from clipfleet.index.sources.item import Stored
@@ -46,6 +47,7 @@ class Outcome:
         error: why it was not indexed; None when it was.
         whole: whether the error is that of a whole shard or table, which is not done then.
         earlier: whether an earlier run has found that out, and this one has not sent it.
+        same_as: the id that has the same picture, so that this one was not sent; empty where it was.
     """
 
     path: str
@@ -53,6 +55,7 @@ class Outcome:
     error: RequestFailed | None = None
     whole: bool = False
     earlier: bool = False
+    same_as: str = ""
 
 
 @dataclass(slots=True)
@@ -65,7 +68,7 @@ class Report:
         seconds: how long it took.
         stopped: why it ended before the sources did; empty when it did not.
         skipped: other files of folders and shards, which have no picture's suffix.
-        duplicates: pictures that came once more under the same id, and were not sent again.
+        duplicates: pictures that came once more under the same id, or, with ``dedupe``, under another; none was sent.
         incomplete: shards and tables that are not done, since they end too early or cannot be read.
         earlier: pictures that an earlier run has indexed, and that have not changed since.
     """
@@ -103,6 +106,7 @@ def index_sources(  # noqa: PLR0913  each by its name
     retry_failed: bool = False,
     sink: Sink | None = None,
     meter: Meter | None = None,
+    dedupe: bool = False,
 ) -> Report:
     """Index every picture of ``sources``; see ``open_sources`` for what they may be.
 
@@ -123,24 +127,37 @@ def index_sources(  # noqa: PLR0913  each by its name
         retry_failed: send those again that failed of themselves, too.
         sink: where vectors go instead of a collection; open, and closed at the end.
         meter: told what takes time.
+        dedupe: send a picture once, under the first of its ids; see ``duplicates``. Needs a manifest.
 
     Raises:
+        ValueError: ``dedupe`` without a manifest.
         FileNotFoundError: a source does not exist.
         SourceError: a source cannot be used so.
         SinkError: the sink cannot be written.
     """
+    if dedupe and manifest is None:
+        raise ValueError("dedupe needs a manifest: which pictures there are is kept in it")
     began = time.monotonic()
     sending = replace(sending or Sending(collection), vectors=sink is not None)
-    ledger = Ledger(manifest, sink, retry_failed=retry_failed)
+    contents = sending.with_content if dedupe else None
+    ledger = Ledger(manifest, sink, retry_failed=retry_failed, content=contents)
     run = _Run(ledger, meter or Meter(), guard, on_outcome, patience=max_in_flight)
-    with Seen() as seen:
-        opened = _opened(sources)
-        if isinstance(client, Processes):
-            results = client.map(run.made(opened, seen, _to_be_read_there), sending, run.meter)
-        else:
-            results = client.map(run.made(opened, seen, sending.request), max_in_flight=max_in_flight)
-        for result in results:
-            run.answered(result)
+
+    def carry_out(sources: Sequence[Source]) -> None:
+        with Seen() as seen:
+            if isinstance(client, Processes):
+                results = client.map(run.made(sources, seen, _to_be_read_there), sending, run.meter)
+            else:
+                results = client.map(run.made(sources, seen, sending.request), max_in_flight=max_in_flight)
+            for result in results:
+                run.answered(result)
+
+    opened = _opened(sources)
+    carry_out(opened)
+    if not run.report.stopped and run.left_alone():
+        carry_out([Chosen(source, ledger.is_alone) for source in opened])
+    if not run.report.stopped:
+        run.end_duplicates()
     ledger.close()
     run.report.seconds = time.monotonic() - began
     return run.report
@@ -182,23 +199,23 @@ class _Run:
         self.meter = meter
         self._guard = guard
         self._on_outcome = on_outcome
+        self._sent = 0
         # What is under way, and the outcomes that wait for their turn.
         self._order: deque[UnderWay | Outcome] = deque()
 
     def made(self, sources: Sequence[Source], seen: Seen, make: Callable[[Item], T]) -> Iterator[T]:
         """What is made of each picture that is to be sent, unless ``make`` raises ``RequestFailed``."""
-        sent = 0
         began = time.monotonic()
         for event in (event for source in sources for event in source.events(seen)):
             if self._guard is not None and not self.report.stopped:
-                self.report.stopped = self._guard(sent)
+                self.report.stopped = self._guard(self._sent)
             if self.report.stopped:
                 return
             if (made := self._take(event, make)) is not None:
                 self.meter.made(time.monotonic() - began)
                 yield made
                 began = time.monotonic()
-                sent += 1
+                self._sent += 1
 
     def _take(self, event: Event, make: Callable[[Item], T]) -> T | None:
         match event:
@@ -214,19 +231,32 @@ class _Run:
         return None
 
     def _item(self, item: Item, make: Callable[[Item], T]) -> T | None:
-        one, error, settled = self._ledger.look(item)
-        if not settled:
-            try:
-                made = make(item)
-            except RequestFailed as unsent:
-                # Not for the manifest: what could not be read costs nothing to be tried again.
-                error = unsent
+        try:
+            look = self._ledger.look(item)
+            if look.settled:
+                outcome = Outcome(item.label, item.id, look.error, earlier=not look.same_as, same_as=look.same_as)
             else:
-                self._ledger.sent(one)
-                self._order.append(one)
+                made = make(look.item)
+                self._ledger.sent(look.one)
+                self._order.append(look.one)
                 return made
-        self._settled(Outcome(item.label, item.id, error, earlier=settled))
+        except RequestFailed as unsent:
+            # Not for the manifest: what could not be read costs nothing to be tried again.
+            outcome = Outcome(item.label, item.id, unsent)
+        self._settled(outcome)
         return None
+
+    def left_alone(self) -> int:
+        """How many that were taken for duplicates are to be sent after all."""
+        alone = self._ledger.left_alone()
+        self.report.duplicates -= alone
+        return alone
+
+    def end_duplicates(self) -> None:
+        """Duplicates of what failed have failed, too."""
+        for id_, error in self._ledger.failed_duplicates():
+            self.report.duplicates -= 1
+            self._tell(Outcome(id_, id_, error))
 
     def answered(self, result: Result) -> None:
         """The next answer."""
@@ -237,7 +267,9 @@ class _Run:
         if self._unanswered >= self._patience and not self.report.stopped:
             self.report.stopped = f"the last {self._unanswered} pictures were not answered: {error}"
         one = cast("UnderWay", self._order.popleft())
-        if UNSENT not in result.notes:
+        if UNSENT in result.notes:
+            self._ledger.unsent(one)
+        else:
             self._ledger.answered(one, result)
         self._tell(Outcome(one.label, one.id, error))
         while self._order and isinstance(self._order[0], Outcome):
@@ -257,6 +289,8 @@ class _Run:
     def _tell(self, outcome: Outcome) -> None:
         if outcome.error is not None:
             self.report.failed[outcome.error.code] += 1
+        elif outcome.same_as:
+            self.report.duplicates += 1
         elif outcome.earlier:
             self.report.earlier += 1
         else:

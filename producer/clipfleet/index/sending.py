@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,24 @@ class Sending:
     shrink_px: int = 0
     vectors: bool = False
 
+    def with_content(self, item: Item) -> tuple[Item, bytes]:
+        """An item, read where its bytes travel, and 16 bytes by which the same picture is known under another id.
+
+        Of an address it is the address: what is behind it, a worker alone will see. A file that travels as its path is
+        read for this alone.
+
+        Raises:
+            RequestFailed: it cannot be read.
+        """
+        from clipfleet.producer.requests import Url  # noqa: PLC0415
+
+        picture = item.picture
+        if isinstance(picture, Url):
+            return item, _digest(b"url " + picture.url.encode("utf-8", "surrogatepass"))
+        data = _read(picture)
+        # What was hashed is what is sent, also where the file changes meanwhile.
+        return item if self.send is Send.PATH else replace(item, picture=data), _digest(b"bytes " + data)
+
     def request(self, item: Item) -> NewRequest:
         """The request for an item.
 
@@ -77,11 +96,7 @@ class Sending:
             if not isinstance(picture, Path):
                 raise _cannot("it is inside another file: it has no path to be sent")
             return WorkerPath(self._below_root(picture))
-        if isinstance(picture, Stored):
-            data = picture.read()
-        else:
-            data = read_picture(picture) if isinstance(picture, Path) else picture
-        return shrunk(data, self.shrink_px)
+        return shrunk(_read(picture), self.shrink_px)
 
     def _below_root(self, path: Path) -> str:
         """``NAME:relative/path`` by the root that is nearest to the file."""
@@ -100,6 +115,16 @@ class Sending:
         except UnicodeEncodeError:
             raise _cannot("its path is not UTF-8: it can be sent as bytes alone") from None
         return text
+
+
+def _read(picture: bytes | Path | Stored) -> bytes:
+    if isinstance(picture, Stored):
+        return picture.read()
+    return read_picture(picture) if isinstance(picture, Path) else picture
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
 
 
 def _cannot(text: str) -> RequestFailed:

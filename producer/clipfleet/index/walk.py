@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -108,43 +107,51 @@ def walk_below(
 
 
 class _Scans:
-    """The open scans of one source, one a level: memory follows the depth and never the number of files."""
+    """The open scans of one source, one a level: memory follows the depth, and neither files nor folders."""
 
     def __init__(self, source: Path) -> None:
+        from clipfleet.index.sources.seen import Seen  # noqa: PLC0415  its package imports this module
+
         self._source = source
-        self._seen: set[tuple[int, int]] = set()
-        self._open: list[tuple[Path, Iterator[os.DirEntry[str]]]] = []
-        self._stack = ExitStack()
+        self._seen = Seen()
+        self._open: list[tuple[Path, Iterator[os.DirEntry[str]], Callable[[], None]]] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        while self._open:
+            self._leave()
+        self._seen.__exit__()
+
+    def _leave(self) -> None:
+        _folder, _scan, close = self._open.pop()
+        close()
 
     def enter(self, folder: Path) -> Iterator[Found]:
         """Go on in ``folder``, unless it was entered before; yields what keeps us out."""
         try:
             status = folder.stat()
-            if (status.st_dev, status.st_ino) not in self._seen:
-                scan = self._stack.enter_context(os.scandir(folder))
+            which = f"{status.st_dev} {status.st_ino}"
+            if which not in self._seen:
+                scan = os.scandir(folder)
                 # Not before: under each of its names it is to be told that it cannot be read.
-                self._seen.add((status.st_dev, status.st_ino))
-                self._open.append((folder, scan))
+                self._seen.add(which, b"")
+                self._open.append((folder, scan, scan.close))
         except OSError as error:
             yield Found(folder, _relative(self._source, folder), unreadable(error), below=True)
 
     def __iter__(self) -> Iterator[os.DirEntry[str] | Found]:
         while self._open:
-            folder, scan = self._open[-1]
+            folder, scan, _close = self._open[-1]
             try:
                 entry = next(scan, None)
             except OSError as error:
-                self._open.pop()
+                self._leave()
                 yield Found(folder, _relative(self._source, folder), unreadable(error), below=True)
                 continue
             if entry is None:
-                self._open.pop()
+                self._leave()
             else:
                 yield entry
 

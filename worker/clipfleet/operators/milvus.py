@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
-from clipfleet.operators.operator import BatchOperator, Opened, Place
+from clipfleet.operators.operator import BatchOperator, Noted, Opened, Place
 from clipfleet.schemas.codec import encode_map
 from clipfleet.schemas.errors import RequestFailed
 
@@ -49,7 +49,7 @@ class MilvusInsert(_OfModel):
     """Rows into a collection, replacing those with the same ids; the collection is made when it is not there.
 
     Takes id (text), vector (float32 [d], not zero) and, if a third column is there, metadata (a map); gives the id.
-    An item is done when Milvus has acknowledged its row.
+    An item is done when Milvus has acknowledged its row, whose vector is known again by what it notes as ``sketch``.
 
     Attributes:
         collection: where to; None: a column before the others tells it.
@@ -65,14 +65,20 @@ class MilvusInsert(_OfModel):
 
     def open(self, place: Place) -> Opened:
         """Raises ``ValueError`` without a store, ``ModelError`` without the model."""
-        from clipfleet.store import Row  # noqa: PLC0415  (a worker without a store does not load it)
+        from clipfleet.store import Row, sketches  # noqa: PLC0415  (a worker without a store does not load it)
+        from clipfleet.store.sketch import NOTE  # noqa: PLC0415
 
         store, fingerprint = place.services.store(), self.made_by(place)
 
         def insert(collection: str, batch: list[Any]) -> Sequence[Any]:
             store.ensure_collection(collection, fingerprint=fingerprint, dimension=len(batch[0].vector))
             outcomes = store.upsert(collection, batch)
-            return [row.id if outcome is None else outcome for row, outcome in zip(batch, outcomes, strict=True)]
+            written = [row.vector for row, outcome in zip(batch, outcomes, strict=True) if outcome is None]
+            told = iter(sketches(written))
+            return [
+                Noted(row.id, {NOTE: next(told)}) if outcome is None else outcome
+                for row, outcome in zip(batch, outcomes, strict=True)
+            ]
 
         def run(*columns: Sequence[Any]) -> Sequence[Any]:
             names, (ids, vectors, *more) = _collections(self.collection, columns)

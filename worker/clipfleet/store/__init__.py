@@ -8,6 +8,7 @@ from __future__ import annotations
 from clipfleet.store.filters import Filter, combine
 from clipfleet.store.retry import StoreUnavailable, retry_delay, retrying
 from clipfleet.store.rows import check_vector
+from clipfleet.store.sketch import sketches
 from clipfleet.store.store import Store
 from clipfleet.store.types import (
     MAX_ID_BYTES,
@@ -36,4 +37,5 @@ __all__ = [
     "combine",
     "retry_delay",
     "retrying",
+    "sketches",
 ]

@@ -21,6 +21,7 @@ from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import Encoded, check_vector, chunks, encode_rows
 from clipfleet.store.scan import COUNT, scan
 from clipfleet.store.searching import nearest, search_request
+from clipfleet.store.sketch import alike, sketches
 from clipfleet.store.types import (
     MAX_LIMIT,
     CollectionInfo,
@@ -34,7 +35,7 @@ from clipfleet.store.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = ["Store"]
 
@@ -158,6 +159,19 @@ class Store:
         """Which of these ids have a row; read at Strong consistency, and without the rows."""
         check_ids(ids)
         return {row["id"] for row in self._having(name, ids, ["id"])}
+
+    def holds(self, name: str, noted: Mapping[str, str]) -> dict[str, bool]:
+        """Of each of these ids that has a row, whether its vector is the one noted; read at Strong consistency.
+
+        Args:
+            name: the collection.
+            noted: ids, and what the worker noted when it wrote their rows (see ``sketch``); empty: any will do.
+        """
+        found = dict.fromkeys(self.present(name, [id_ for id_, sketch in noted.items() if not sketch]), True)
+        rows = self._having(name, [id_ for id_, sketch in noted.items() if sketch], ["id", "vector"])
+        told = sketches([np.asarray(row["vector"], dtype=np.float32) for row in rows])
+        found |= {row["id"]: alike(noted[row["id"]], sketch) for row, sketch in zip(rows, told, strict=True)}
+        return found
 
     def scan(self, name: str, *, after: str = "") -> Iterator[list[Row]]:
         """All rows with ids above ``after``, by pages, in the order of their ids; see ``scan.scan``."""

@@ -82,6 +82,9 @@ _Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, a
 _Reconcile = Annotated[
     bool, typer.Option("--reconcile/--no-reconcile", help="Compare the store with the manifest at the end.")
 ]
+_Dedupe = Annotated[
+    bool, typer.Option("--dedupe", help="Send a picture once that comes under several ids: the others get no row.")
+]
 _Part = Annotated[
     str | None,
     typer.Option(
@@ -207,6 +210,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
     sync: _Sync = False,
     dry_run: _Dry = False,
     reconcile: _Reconcile = True,
+    dedupe: _Dedupe = False,
     shard: _Part = None,
     send: _Send = None,
     root: _Roots = None,
@@ -282,6 +286,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
         corpus=json.dumps(corpus),
         fields=parse_fields(field or ()),
         reindex=asked,
+        dedupe=dedupe,
     )
     if dry_run:
         return tell(run, opened, plan)

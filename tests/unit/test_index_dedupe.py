@@ -1,0 +1,308 @@
+"""A picture that comes under several ids is sent once, whatever becomes of its ids afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter, deque
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from clipfleet.index import Item, Manifest, Send, Sending, State, forgotten, index_sources
+from clipfleet.index.manifest import Known
+from clipfleet.index.sync import Visited
+from clipfleet.producer.requests import Url
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.result import Result
+
+IDS = [f"{letter}.png" for letter in "abcdefg"]
+CONTENTS = [b"red", b"green", b"blue", b"bad picture"]
+
+
+class Killed(Exception):
+    """The process ended there."""
+
+
+class Source:
+    """Pictures by id, in an order that a test chooses."""
+
+    about = ""
+
+    def __init__(self, pictures):
+        self.pictures = pictures
+
+    def events(self, seen):
+        for id_, picture in list(self.pictures.items()):
+            yield Item(id_, f"label of {id_}", picture)
+
+    def count(self):
+        return iter(self.pictures)
+
+
+class Fleet:
+    """A store, and who writes into it: so many under way, some answers that pass, an end where a test says."""
+
+    def __init__(self):
+        self.rows = {}
+        self.sent = Counter()
+        self.passing = set()
+        self.left = None
+
+    def map(self, requests, *, max_in_flight):
+        under_way = deque()
+        for request in requests:
+            under_way.append(request)
+            if len(under_way) == max_in_flight:
+                yield self.answer(under_way.popleft())
+        while under_way:
+            yield self.answer(under_way.popleft())
+
+    def answer(self, request):
+        id_, picture = request.inputs["id"], request.inputs["image"]
+        self.sent[id_] += 1
+        if picture.startswith(b"bad"):
+            return Result(id_, ok=False, error=error_for(ErrorCode.CORRUPT_IMAGE, "bad"))
+        self.rows[id_] = picture
+        if self.left is not None:
+            # Its row is there, and nobody has been told.
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+        if id_ in self.passing:
+            return Result(id_, ok=False, error=error_for(ErrorCode.EXPIRED, "late"))
+        return Result(id_, ok=True)
+
+
+def run(fleet, manifest, pictures, *, sync=True, **options):
+    """One run as the command line makes it; its report, and what it told of each id."""
+    told = {}
+    with Visited() as visited:
+        sources = visited.over([Source(pictures)])
+        report = index_sources(
+            fleet,
+            sources,
+            manifest=manifest,
+            dedupe=True,
+            max_in_flight=3,
+            on_outcome=lambda one: told.__setitem__(one.id, one),
+            **options,
+        )
+        if sync:
+            for page in visited.gone(manifest):
+                for id_ in page:
+                    fleet.rows.pop(id_, None)
+                manifest.forget(page)
+            if manifest.duplicates.leave_alone(run=manifest.run):
+                index_sources(fleet, forgotten(sources, manifest), manifest=manifest, dedupe=True, max_in_flight=3)
+    return report, told
+
+
+def listed(manifest):
+    return {id_: same_as for page in manifest.duplicates.listed() for id_, same_as in page}
+
+
+class Machine(RuleBasedStateMachine):
+    """A corpus that changes, runs that are killed anywhere, failures that pass: in the end all is there."""
+
+    @initialize()
+    def begin(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "m.sqlite"
+        self.fleet, self.pictures, self.may_have_row = Fleet(), {}, set()
+
+    @rule(id_=st.sampled_from(IDS), content=st.sampled_from(CONTENTS))
+    def put(self, id_, content):
+        self.pictures[id_] = content
+
+    @precondition(lambda self: getattr(self, "pictures", None))
+    @rule(data=st.data())
+    def remove(self, data):
+        del self.pictures[data.draw(st.sampled_from(sorted(self.pictures)))]
+
+    @precondition(lambda self: getattr(self, "pictures", None))
+    @rule(data=st.data())
+    def come_in_another_order(self, data):
+        self.pictures = dict(data.draw(st.permutations(list(self.pictures.items()))))
+
+    @rule(passing=st.sets(st.sampled_from(IDS)), left=st.integers(0, 6), sync=st.booleans())
+    def run_and_be_killed(self, passing, left, sync):
+        self.fleet.passing, self.fleet.left = passing, left
+        manifest = Manifest(self.path)
+        try:
+            run(self.fleet, manifest, self.pictures, sync=sync and bool(self.pictures))
+            manifest.close()
+        except Killed:
+            manifest._db.close()  # what a kill leaves: no commit
+
+    @precondition(lambda self: getattr(self, "pictures", None))
+    @rule(retry=st.booleans())
+    def run_to_the_end(self, retry):
+        self.fleet.passing, self.fleet.left = set(), None
+        had = set(self.fleet.rows)
+        self.fleet.sent.clear()
+        with Manifest(self.path) as manifest:
+            report, told = run(self.fleet, manifest, self.pictures, retry_failed=retry)
+            same, counts = listed(manifest), manifest.counts()
+        rows, bad = self.fleet.rows, {id_ for id_, one in self.pictures.items() if one.startswith(b"bad")}
+        # Each is there itself, or under the id that is noted
+        for id_ in self.pictures.keys() - bad:
+            assert rows.get(same.get(id_, id_)) == self.pictures[id_], (id_, rows, same)
+            assert (id_ in rows) != (id_ in same)
+        # and nothing else, and nothing stale but of what cannot be read any more
+        assert rows.keys() - bad <= self.pictures.keys()
+        assert set(same) <= set(self.pictures)
+        # and no picture twice, unless its id had a row before
+        for id_ in rows.keys() - had - bad:
+            assert [other for other in rows.keys() - had - bad if rows[other] == rows[id_]] == [id_]
+        # and what was sent was sent once, and what is told is what is so
+        assert set(self.fleet.sent.values()) <= {1}
+        assert report.found + report.duplicates == len(self.pictures)
+        assert report.failed.total() == len(bad) == sum(one.error is not None for one in told.values())
+        assert counts.keys() <= {State.DONE, State.PERMANENT, State.DUPLICATE}
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    with Manifest(tmp_path / "m") as made:
+        yield made
+
+
+@pytest.fixture
+def fleet():
+    return Fleet()
+
+
+def test_given_one_picture_under_three_ids_then_it_is_sent_once_and_noted_and_a_second_run_sends_nothing(
+    manifest, fleet
+):
+    pictures = {"a": b"one", "b": b"two", "c": b"one", "d": b"one"}
+    report, told = run(fleet, manifest, pictures)
+    assert (fleet.rows, report.indexed, report.duplicates) == ({"a": b"one", "b": b"two"}, 2, 2)
+    assert [(id_, one.same_as) for id_, one in told.items()] == [("a", ""), ("b", ""), ("c", "a"), ("d", "a")]
+    assert listed(manifest) == {"c": "a", "d": "a"}
+    report, _ = run(fleet, manifest, pictures)
+    assert (report.indexed, report.earlier, report.duplicates, fleet.sent.total()) == (0, 2, 2, 2)
+
+
+def test_given_the_kept_one_leaves_then_another_takes_its_place_and_only_one(manifest, fleet):
+    run(fleet, manifest, {"a": b"one", "b": b"one", "c": b"one"})
+    # Without --sync its row stays, and is the picture's.
+    run(fleet, manifest, {"b": b"one", "c": b"one"}, sync=False)
+    assert (fleet.rows, listed(manifest)) == ({"a": b"one"}, {"b": "a", "c": "a"})
+    run(fleet, manifest, {"b": b"one", "c": b"one"})
+    assert (fleet.rows, listed(manifest)) == ({"b": b"one"}, {"c": "b"})
+
+
+def test_given_the_kept_one_becomes_another_picture_after_its_duplicate_was_met_then_that_is_sent(manifest, fleet):
+    run(fleet, manifest, {"a": b"one", "b": b"one"})
+    report, _ = run(fleet, manifest, {"b": b"one", "a": b"two"})
+    assert (fleet.rows, listed(manifest)) == ({"a": b"two", "b": b"one"}, {})
+    assert (report.indexed, report.duplicates) == (2, 0)
+
+
+def test_given_an_id_with_a_row_when_its_file_becomes_another_ones_picture_then_its_row_is_replaced(manifest, fleet):
+    run(fleet, manifest, {"a": b"one", "b": b"two"})
+    run(fleet, manifest, {"a": b"one", "b": b"one"})
+    assert fleet.rows == {"a": b"one", "b": b"one"}
+
+
+def test_given_a_run_killed_after_a_row_was_written_then_that_id_is_kept_whichever_comes_first(tmp_path, fleet):
+    manifest = Manifest(tmp_path / "m")
+    fleet.left = 0
+    with pytest.raises(Killed):
+        run(fleet, manifest, {"a": b"one"})
+    manifest._db.close()
+    fleet.left = None
+    with Manifest(tmp_path / "m") as manifest:
+        report, _ = run(fleet, manifest, {"b": b"one", "a": b"one"})
+        assert (fleet.rows, listed(manifest), report.duplicates) == ({"a": b"one"}, {"b": "a"}, 1)
+
+
+def test_given_a_failure_that_passes_then_duplicates_share_it_and_the_next_run_sends_one(manifest, fleet):
+    fleet.passing = {"a"}
+    report, _ = run(fleet, manifest, {"a": b"one", "b": b"one"})
+    assert (report.failed, fleet.sent) == ({ErrorCode.EXPIRED: 2}, {"a": 1})
+    fleet.passing = set()
+    report, _ = run(fleet, manifest, {"a": b"one", "b": b"one"})
+    assert (report.indexed, report.duplicates, fleet.sent) == (1, 1, {"a": 2})
+
+
+def test_given_a_picture_that_fails_then_its_duplicates_fail_too_and_are_not_sent(manifest, fleet):
+    for _ in range(2):
+        report, told = run(fleet, manifest, {"a": b"bad", "b": b"bad", "c": b"good"})
+        assert (report.failed, report.duplicates, report.found) == ({ErrorCode.CORRUPT_IMAGE: 2}, 0, 3)
+        assert {id_ for id_, one in told.items() if one.error is not None} == {"a", "b"}
+    assert fleet.sent == {"a": 1, "c": 1}
+
+
+def test_given_a_picture_refused_under_an_id_that_has_left_when_asked_to_try_again_then_the_other_is_tried(
+    manifest, fleet
+):
+    run(fleet, manifest, {"a": b"bad", "b": b"bad"})
+    run(fleet, manifest, {"b": b"bad"}, sync=False, retry_failed=True)
+    assert fleet.sent == {"a": 1, "b": 1}
+
+
+def test_given_a_run_without_dedupe_then_duplicates_are_sent_like_any_other_and_stay(manifest, fleet):
+    run(fleet, manifest, {"a": b"one", "b": b"one"})
+    index_sources(fleet, [Source({"a": b"one", "b": b"one"})], manifest=manifest)
+    assert fleet.rows == {"a": b"one", "b": b"one"}
+    # What has a row keeps it; what the earlier run indexed without looking is known by its content from now on.
+    report, _ = run(fleet, manifest, {"a": b"one", "b": b"one", "c": b"one"})
+    assert (report.earlier, report.duplicates, set(fleet.rows)) == (2, 1, {"a", "b"})
+
+
+def test_given_a_corpus_indexed_without_dedupe_then_its_contents_are_learned(manifest, fleet):
+    index_sources(fleet, [Source({"a": b"one"})], manifest=manifest)
+    run(fleet, manifest, {"a": b"one", "b": b"one"})
+    assert set(fleet.rows) == {"a"}
+
+
+def test_given_addresses_then_the_same_address_is_the_same_picture(manifest):
+    class Answers:
+        def map(self, requests, *, max_in_flight):
+            return (Result("x", ok=True) for _ in requests)
+
+    addresses = {"a": "https://e.com/1.jpg", "b": "https://e.com/2.jpg", "c": "https://e.com/1.jpg"}
+    source = Source({id_: Url(url) for id_, url in addresses.items()})
+    report = index_sources(Answers(), [source], manifest=manifest, dedupe=True)
+    assert (report.indexed, listed(manifest)) == (2, {"c": "a"})
+
+
+def test_given_files_then_bytes_are_sent_as_they_were_compared_and_paths_stay_paths(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_bytes(b"one")
+    item, content = Sending().with_content(Item("a", "a", path))
+    as_path, same = Sending(send=Send.PATH, roots={"r": tmp_path}).with_content(Item("a", "a", path))
+    assert (item.picture, as_path.picture, content) == (b"one", path, same)
+    assert content != Sending().with_content(Item("a", "a", Url("one")))[1]
+    path.unlink()
+    with pytest.raises(RequestFailed):
+        Sending().with_content(Item("a", "a", path))
+
+
+def test_given_a_file_that_cannot_be_read_then_it_fails_and_the_others_go_on(manifest, fleet, tmp_path):
+    report, _ = run(fleet, manifest, {"a": tmp_path / "gone", "b": b"one"})
+    assert (report.failed, set(fleet.rows)) == ({ErrorCode.FETCH_FAILED: 1}, {"b"})
+    assert manifest.known("a") is None
+
+
+def test_without_a_manifest_it_is_an_error(fleet):
+    with pytest.raises(ValueError, match="needs a manifest"):
+        index_sources(fleet, [], dedupe=True)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_what_was_never_sent_has_no_row(state):
+    assert Known(b"", state).has_no_row == (state in {State.DUPLICATE, State.ALONE})
