@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import CliError, Exit
+from clipfleet.cli.failures import Failures
 from clipfleet.cli.index_manifest import open_manifest
 from clipfleet.index import Meter, Sending, open_sources
 from clipfleet.index.sinks import SinkError
@@ -123,7 +123,7 @@ class _Indexing:
                 sources = visited.over(sources)
             client = stack.enter_context(self._client())
             with ExitStack() as shown:
-                failures = shown.enter_context(_Failures(self._failures_file()))
+                failures = shown.enter_context(Failures(self._failures_file()))
                 progress = shown.enter_context(
                     Progress(run.out, "indexing", lambda: count_all(sources), lambda: self._meter.bottleneck)
                 )
@@ -228,39 +228,10 @@ def _check_worker(settings: Settings) -> None:
             raise Unavailable(ErrorCode.UNAVAILABLE, f"no worker on queue {settings.queue!r}")
 
 
-class _Failures:
-    """The file that names each failed item as a JSON line; it is empty when nothing failed."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> Self:
-        if self.path is not None:
-            try:
-                # What an earlier run said is over; and whether it can be written shows now, not at 3 a.m.
-                self._file = self.path.open("w", encoding="utf-8")
-            except OSError as error:
-                raise CliError(
-                    f"--failures {self.path}: cannot be written: {error.strerror}", exit_code=Exit.USAGE
-                ) from None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def write(self, line: dict[str, object]) -> None:
-        """One more; on disk at once, for whoever looks while the run goes on."""
-        if self._file is not None:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
-
-
 class _Sink:
     """Shows each outcome, and the first few failures where no program reads."""
 
-    def __init__(self, run: Run, progress: Progress, failures: _Failures) -> None:
+    def __init__(self, run: Run, progress: Progress, failures: Failures) -> None:
         self.indexed = 0
         self.failed = 0
         self._out = run.out
