@@ -241,9 +241,9 @@ def test_given_a_file_that_milvus_cannot_see_when_imported_then_its_reason_is_to
     assert (unseen.code, "no such file" in unseen.err, "/nowhere/at all/clipfleet-" in unseen.err) == (1, True, True)
     mended = run(uri, tmp_path, *args)
     assert (mended.code, store.count(name)) == (0, 10), mended.err
-    with pytest.raises(RequestFailed) as gone:
-        BulkImport(StoreConfig(uri), patience_s=1).look(12345)
-    assert str(gone.value.code) in {"bad_request", "store_failed"}
+    assert unseen.err.count("starting it again") == 2
+    with pytest.raises(RequestFailed, match="knows nothing of its import job 12345 any more"):
+        milvus.look(12345)
 
 
 def test_given_ctrl_c_when_importing_then_it_ends_at_once_and_the_same_command_goes_on(

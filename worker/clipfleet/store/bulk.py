@@ -62,6 +62,7 @@ class Job:
         part: how much of it is done, 0 to 1.
         rows: how many rows Milvus has read; all of them when it is done.
         reason: why it failed.
+        said: its state in Milvus' own word: while it is "Persisted", the rows are there and their index is being built.
     """
 
     id: int
@@ -70,6 +71,7 @@ class Job:
     part: float = 0.0
     rows: int = 0
     reason: str = ""
+    said: str = ""
 
 
 class BulkImport:
@@ -125,7 +127,18 @@ class BulkImport:
         Raises:
             RequestFailed: ``bad_request``: there is none, or none any more; ``store_failed``: Milvus does not answer.
         """
-        return self._patiently(lambda: _job(self._connection.call("get_bulk_insert_state", number)))
+
+        def once() -> Job:
+            try:
+                return _job(self._connection.call("get_bulk_insert_state", number))
+            except StoreUnavailable as error:
+                # Milvus 2.3 has one code for this and for many a passing trouble.
+                if "key not found" not in error.message:
+                    raise
+                text = f"Milvus knows nothing of its import job {number} any more: such records last a day"
+                raise error_for(ErrorCode.BAD_REQUEST, text) from error
+
+        return self._patiently(once)
 
     def refresh(self, name: str) -> None:
         """Have a collection that is loaded show what was imported since.
@@ -176,5 +189,5 @@ def _job(state: Any) -> Job:
     percent = str(told.get("progress_percent", ""))
     part = 1.0 if kind is JobState.DONE else int(percent) / 100 if percent.isdecimal() else 0.0
     return Job(
-        int(state.task_id), str(told.get("files", "")), kind, part, int(state.row_count), str(state.failed_reason)
+        int(state.task_id), str(told.get("files", "")), kind, part, int(state.row_count), str(state.failed_reason), name
     )

@@ -116,8 +116,12 @@ def _told(run: Run, collection: str, done: Imported) -> int:
         run.out.line(f"{done.rows:,} rows imported into {collection!r} by {done.files} jobs{replaced}{failed}")
     if not done.agrees:
         run.out.note(
-            f"NOT reconciled: the collection counts {done.found:,} rows; somebody else has written into it, or rows are"
-            " lost or doubled: drop it and import again with --fresh"
+            f"NOT reconciled: the collection counts {done.found:,} rows. "
+            + (
+                "Milvus may yet be loading them: run it again, and if that does not help, drop it and use --fresh"
+                if done.found < done.rows
+                else "Somebody else has written into it, or rows are there twice: drop it and import again with --fresh"
+            )
         )
         return Exit.FAILED
     if not done.rows:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
@@ -20,6 +22,7 @@ from clipfleet.index.bulk.latest import Latest
 from clipfleet.index.bulk.staging import StagingError
 from clipfleet.index.sinks.sink import SinkError
 from clipfleet.index.sinks.written import Written
+from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from clipfleet.index.bulk.staging import Staging
     from clipfleet.index.sinks.sink import SinkRow
     from clipfleet.schemas.errors import RequestFailed
-    from clipfleet.store import BulkImport, CollectionInfo
+    from clipfleet.store import BulkImport, CollectionInfo, Job
 
 __all__ = ["FILE_BYTES", "Imported", "Watch", "import_parts"]
 
@@ -36,7 +39,9 @@ __all__ = ["FILE_BYTES", "Imported", "Watch", "import_parts"]
 # job of Milvus 2.3 has 15 minutes.
 FILE_BYTES: Final = 256 << 20
 _JOBS: Final = 4
+_TRIES: Final = 3
 _LOOK_EVERY_S: Final = 0.5
+_STALLED_S: Final = 120.0
 _SETTLE_S: Final = 600.0
 
 
@@ -123,7 +128,7 @@ def import_parts(
         info = milvus.open(collection, fingerprint=opened[0].model, dimension=opened[0].dimension)
         _check_rows(milvus, info.name, journal)
         files = _Files(opened, latest, info, file_bytes)
-        return _Import(milvus, staging, journal, watch or Watch()).run(files, info.name)
+        return _Import(milvus, info.name, staging, journal, watch or Watch()).run(files)
 
 
 def _check_same(opened: Sequence[Written]) -> None:
@@ -226,14 +231,18 @@ class _Files:
 class _Import:
     """One import on its way."""
 
-    def __init__(self, milvus: BulkImport, staging: Staging, journal: Journal, watch: Watch) -> None:
+    def __init__(self, milvus: BulkImport, collection: str, staging: Staging, journal: Journal, watch: Watch) -> None:
         self._milvus = milvus
+        self._collection = collection
         self._staging = staging
         self._journal = journal
         self._watch = watch
-        self._running: list[StagedFile] = []
+        self._running: dict[int, StagedFile] = {}
+        self._failed: Counter[str] = Counter()
+        self._seen: list[tuple[int, str, float, int]] = []
+        self._moved_at = time.monotonic()
 
-    def run(self, files: _Files, collection: str) -> Imported:
+    def run(self, files: _Files) -> Imported:
         """All of it."""
         journal, unique = self._journal, len(files.latest)
         self._watch.begins(unique)
@@ -242,14 +251,14 @@ class _Import:
             self._watch.says(f"{done:,} rows of {len(journal.files)} files are imported: going on")
         for file in self._staged(files):
             if not file.done:
-                self._start(file, collection)
+                self._start(file)
             while len(self._running) >= _JOBS:
                 self._look()
         while self._running:
             self._look()
-        self._milvus.refresh(collection)
+        self._milvus.refresh(self._collection)
         # What was whole once, and is not now, does not become so by waiting.
-        found = self._milvus.settle(collection, journal.rows, 0 if journal.settled else _SETTLE_S)
+        found = self._milvus.settle(self._collection, journal.rows, 0 if journal.settled else _SETTLE_S)
         if found == journal.rows and not journal.settled:
             for file in journal.files:
                 self._staging.remove(file.name)
@@ -276,38 +285,50 @@ class _Import:
         journal.staged = True
         journal.write(self._staging)
 
-    def _start(self, file: StagedFile, collection: str) -> None:
+    def _start(self, file: StagedFile) -> None:
         if file.job is None:
-            file.job = self._milvus.submit(collection, self._staging.seen(file.name))
+            file.job = self._milvus.submit(self._collection, self._staging.seen(file.name))
             self._journal.write(self._staging)
-        self._running.append(file)
+        self._running[file.job] = file
 
     def _look(self) -> None:
         """Look at the jobs that run, and wait a little when none has ended.
 
         Raises:
-            RequestFailed: one has failed; the next run starts it again.
+            RequestFailed: one has failed for good; the next run starts it again.
         """
-        from clipfleet.schemas.errors import ErrorCode, error_for  # noqa: PLC0415
         from clipfleet.store import JobState  # noqa: PLC0415
 
+        jobs = [self._milvus.look(number) for number in self._running]
         reached = sum(file.rows for file in self._journal.files if file.done)
-        ended = False
-        for file in tuple(self._running):
-            assert file.job is not None  # noqa: S101 - only started ones are in the list
-            job = self._milvus.look(file.job)
-            reached += int(file.rows * job.part)
-            if job.state is JobState.RUNNING:
-                continue
-            ended = True
-            self._running.remove(file)
+        self._watch.reached(reached + sum(int(self._running[job.id].rows * job.part) for job in jobs))
+        self._tell_stalled(jobs)
+        ended = [job for job in jobs if job.state is not JobState.RUNNING]
+        for job in ended:
+            file = self._running.pop(job.id)
             file.done = job.state is JobState.DONE
-            if not file.done:
-                file.job = None
+            file.job = job.id if file.done else None
             self._journal.write(self._staging)
             if not file.done:
-                text = f"Milvus' import job {job.id} of {self._staging.seen(file.name)} has failed: {job.reason}"
-                raise error_for(ErrorCode.STORE_FAILED, text)
-        self._watch.reached(reached)
+                self._again(file, job)
         if not ended:
             threading.Event().wait(_LOOK_EVERY_S)
+
+    def _tell_stalled(self, jobs: Sequence[Job]) -> None:
+        """Milvus alone knows how long a job may take: a server that was restarted has been seen to sit on one."""
+        now, seen = time.monotonic(), [(job.id, job.said, job.part, job.rows) for job in jobs]
+        if seen != self._seen:
+            self._seen, self._moved_at = seen, now
+        elif now - self._moved_at >= _STALLED_S:
+            self._moved_at = now
+            which = ", ".join(f"{job.id} ({job.said})" for job in jobs)
+            self._watch.says(f"nothing has moved for {_STALLED_S:.0f} s: Milvus is at its import jobs {which}")
+
+    def _again(self, file: StagedFile, job: Job) -> None:
+        """A job that has failed is started again, for its server may just have been restarted."""
+        text = f"Milvus' import job {job.id} of {self._staging.seen(file.name)} has failed: {job.reason}"
+        self._failed[file.name] += 1
+        if self._failed[file.name] >= _TRIES:
+            raise error_for(ErrorCode.STORE_FAILED, text)
+        self._watch.says(f"{text}; starting it again")
+        self._start(file)
