@@ -9,14 +9,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from clipfleet.index import index_sources
+from clipfleet.index import Manifest, index_sources
 from clipfleet.index.files import MAX_FILE_BYTES
 from clipfleet.index.sources import Failure, Item, Skip, Stored, open_sources
 from clipfleet.index.sources.far import AT_ONCE, read_ahead
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from support.index_events import JPG
-from support.object_store import S3
+from support.object_store import S3, memory
 from support.waiting import wait_until
+
+__all__ = ["memory"]
 
 
 class Reads:
@@ -164,6 +166,25 @@ class Answers:
         for request in requests:
             self.asked.append(request)
             yield Result("", ok=True, outputs={}, model="m")
+
+
+def test_given_what_an_earlier_run_has_done_when_indexed_again_then_it_is_not_fetched(memory, tmp_path, monkeypatch):
+    memory.pipe({f"/c/{n:02}.jpg": JPG for n in range(30)})
+    fetched = []
+    read = type(memory).cat_file
+
+    def noted(self, path, *args, **options):
+        fetched.append(path[-6:])
+        return read(self, path, *args, **options)
+
+    monkeypatch.setattr(type(memory), "cat_file", noted)
+    for changed in ([f"{n:02}.jpg" for n in range(30)], [], ["07.jpg"]):
+        for name in changed:
+            memory.pipe(f"/c/{name}", JPG + b"changed")
+        fetched.clear()
+        with Manifest(tmp_path / "m.sqlite") as manifest:
+            report = index_sources(Answers(), open_sources(["memory://c"]), manifest=manifest)
+        assert (sorted(fetched), report.indexed, report.found) == (changed, len(changed), 30)
 
 
 def test_given_a_bucket_whose_answers_take_long_when_indexed_then_its_pictures_are_fetched_together(monkeypatch):

@@ -67,7 +67,7 @@ class _Shown(Watch):
 
     def reached(self, rows: int) -> None:
         if self._progress is not None and rows > self._reached:
-            self._progress.advance(failed=False, count=rows - self._reached)
+            self._progress.advance(failed=False, by=rows - self._reached)
             self._reached = rows
 
     def failed(self, id_: str, error: RequestFailed) -> None:

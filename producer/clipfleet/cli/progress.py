@@ -62,11 +62,11 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self, *, failed: bool, earlier: bool = False, count: int = 1) -> None:
-        """``count`` more items are done; ``earlier``: by an earlier run, which says nothing of this one's rate."""
-        self._done += 0 if earlier else count
-        self._earlier += count if earlier else 0
-        self._failed += count if failed else 0
+    def advance(self, *, failed: bool, earlier: bool = False, by: int = 1) -> None:
+        """``by`` more items are done; ``earlier``: by an earlier run, which says nothing of this one's rate."""
+        self._done += 0 if earlier else by
+        self._earlier += by if earlier else 0
+        self._failed += by if failed else 0
         now = time.monotonic()
         if self._bar is not None and self._task is not None:
             rate = self._done / max(now - self._began, 1e-9)

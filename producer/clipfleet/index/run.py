@@ -192,7 +192,7 @@ class _Run:
         sent = 0
         began = time.monotonic()
         found = (event for source in sources for event in source.events(seen))
-        with closing(read_ahead(found, self._is_to_be_sent)) as events:
+        with closing(read_ahead(found, self._ledger.wants)) as events:
             for event in events:
                 if self._guard is not None and not self.report.stopped:
                     self.report.stopped = self._guard(sent)
@@ -203,9 +203,6 @@ class _Run:
                     yield made
                     began = time.monotonic()
                     sent += 1
-
-    def _is_to_be_sent(self, item: Item) -> bool:
-        return not self._ledger.look(item)[2]
 
     def _take(self, event: Event, make: Callable[[Item], T]) -> T | None:
         match event:
