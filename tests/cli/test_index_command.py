@@ -127,7 +127,7 @@ def test_given_a_store_that_cannot_be_used_when_indexed_then_it_is_wrong_usage_a
     for name, text in (
         ("memory://nowhere", "no such file"),
         ("nonsense://x", "nonsense"),
-        ("memory://t.csv", "copy it"),
+        ("memory://t.csv", "no such file"),
     ):
         done = cli("index", name, **fleet)
         assert (done.code, text in done.err) == (2, True), done.err

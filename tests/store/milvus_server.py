@@ -96,14 +96,21 @@ def _end_with_parent() -> None:
 class MilvusServer:
     """One Milvus standalone on loopback ports of its own; ``start``, ``kill`` and ``start`` again keep the data."""
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(self, root: Path | None = None, *, instead_of: MilvusServer | None = None) -> None:
+        """Make its place.
+
+        Args:
+            root: where its data are.
+            instead_of: one of this process that does not run while this one does.
+        """
         self._box = _unpacked()
         self.root = root or Path(tempfile.mkdtemp(prefix="milvus-"))
         self.port = free_port()
         self._metrics_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self._host_lock = (self._box / "host.lock").open("w")
-        fcntl.flock(self._host_lock, fcntl.LOCK_EX)
+        self._host_lock = (self._box / "host.lock").open("w") if instead_of is None else instead_of._host_lock
+        if instead_of is None:
+            fcntl.flock(self._host_lock, fcntl.LOCK_EX)
         self._write_config()
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clipfleet.cli.commands import (
+    bulk_import,
     dead,
     delete,
     demo,
@@ -66,7 +67,23 @@ def _root(
     """  # noqa: D301  \b is click's mark for "do not re-wrap"
 
 
-for group in (up, worker, index, search, embed, delete, export, status, dead, doctor, model, operators, pipeline, demo):
+for group in (
+    up,
+    worker,
+    index,
+    search,
+    embed,
+    delete,
+    export,
+    bulk_import,
+    status,
+    dead,
+    doctor,
+    model,
+    operators,
+    pipeline,
+    demo,
+):
     group.register(app)
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from clipfleet.cli.client import check_worker
 from clipfleet.cli.declaring import declare, fields_of
 from clipfleet.cli.errors import CliError, Exit
+from clipfleet.cli.failures import Failures
 from clipfleet.cli.index_manifest import open_manifest
-from clipfleet.cli.index_report import Failures, Shown, summary
+from clipfleet.cli.index_report import Shown, summary
 from clipfleet.cli.milvus import opened
 from clipfleet.cli.reindexing import begin, settle, switch_run
 from clipfleet.index import Meter, Sending, open_sources, typed

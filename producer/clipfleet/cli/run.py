@@ -149,7 +149,7 @@ def _local_settings(flags: Flags, live: tuple[Endpoints, Path]) -> Settings:
 
 
 # The commands that speak to Milvus themselves.
-_OF_THE_STORE: Final = frozenset({"worker", "doctor", "index", "export"})
+_OF_THE_STORE: Final = frozenset({"worker", "doctor", "index", "export", "import"})
 _ADDRESSES: Final = ("REDIS_URL", "MILVUS_URI", "MILVUS_TOKEN", "MILVUS_CA")
 
 

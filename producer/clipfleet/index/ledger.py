@@ -190,6 +190,11 @@ class Ledger:
         if self._manifest is not None:
             self._manifest.flush()
 
+    def wants(self, item: Item) -> bool:
+        """Whether an item is going to be read, as far as the manifest alone tells."""
+        known = None if self._manifest is None else self._manifest.known(item.id)
+        return known is None or decide(known, signature(item), retry_failed=self._retry_failed) is Todo.SEND
+
     def _kept(self, item: Item) -> Mapping[str, Any]:
         return {} if self._sink is None else item.metadata
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, deque
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
@@ -14,6 +15,7 @@ from clipfleet.index.processes import UNSENT, Processes
 from clipfleet.index.reconcile import Chosen
 from clipfleet.index.sending import Sending
 from clipfleet.index.sources import Failure, Item, Seen, Skip, open_sources
+from clipfleet.index.sources.far import read_ahead
 from clipfleet.index.sources.item import Stored
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 
@@ -206,16 +208,18 @@ class _Run:
     def made(self, sources: Sequence[Source], seen: Seen, make: Callable[[Item], T]) -> Iterator[T]:
         """What is made of each picture that is to be sent, unless ``make`` raises ``RequestFailed``."""
         began = time.monotonic()
-        for event in (event for source in sources for event in source.events(seen)):
-            if self._guard is not None and not self.report.stopped:
-                self.report.stopped = self._guard(self._sent)
-            if self.report.stopped:
-                return
-            if (made := self._take(event, make)) is not None:
-                self.meter.made(time.monotonic() - began)
-                yield made
-                began = time.monotonic()
-                self._sent += 1
+        found = (event for source in sources for event in source.events(seen))
+        with closing(read_ahead(found, self._ledger.wants)) as events:
+            for event in events:
+                if self._guard is not None and not self.report.stopped:
+                    self.report.stopped = self._guard(self._sent)
+                if self.report.stopped:
+                    return
+                if (made := self._take(event, make)) is not None:
+                    self.meter.made(time.monotonic() - began)
+                    yield made
+                    began = time.monotonic()
+                    self._sent += 1
 
     def _take(self, event: Event, make: Callable[[Item], T]) -> T | None:
         match event:

@@ -10,7 +10,7 @@ from celery.signals import worker_ready
 from celery.worker import state
 from celery.worker.request import Request
 
-from clipfleet.tasks import answers, corpus, upkeep
+from clipfleet.tasks import answers, corpus, failures, upkeep
 from clipfleet.tasks.runs import LEASE_MS
 from clipfleet.tasks.settings import celery_config
 
@@ -45,6 +45,7 @@ def _make_app() -> Celery:
     made.task(corpus.index_shard, name=corpus.STEP, bind=True, ignore_result=True, Request=StepRequest)
     made.task(corpus.stop_index, name="clipfleet.stop_index", bind=True)
     made.task(corpus.resume_index, name="clipfleet.resume_index", bind=True)
+    made.task(failures.index_failures, name="clipfleet.index_failures", bind=True)
     made.task(upkeep.retry_dead, name="clipfleet.retry_dead", bind=True)
     made.task(upkeep.reconcile, name="clipfleet.reconcile", bind=True)
     return made

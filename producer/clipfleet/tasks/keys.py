@@ -37,3 +37,15 @@ class RunKeys:
     def done(self, run: str, number: int) -> str:
         """String: what is done of the shard's current unit."""
         return f"{self.shard(run, number)}:done"
+
+    def failures(self, run: str, number: int) -> str:
+        """List: the failures of the shard."""
+        return f"{self.shard(run, number)}:failures"
+
+    def pace(self, run: str) -> str:
+        """List: how far the run was when somebody looked."""
+        return f"{self.run(run)}:pace"
+
+    def total(self, run: str) -> str:
+        """String: how many pictures the run has."""
+        return f"{self.run(run)}:total"

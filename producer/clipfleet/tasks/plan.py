@@ -20,7 +20,7 @@ from clipfleet.index.sources.zip import ZIP_SUFFIXES
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from clipfleet.index.sources import Event, Source
 
@@ -81,7 +81,16 @@ class Plan:
         """What a shard reads, in order."""
         return [unit for number, unit in enumerate(self.units) if not unit.whole or number % self.shards == shard]
 
-    def events(self, unit: Unit, shard: int, root: Path) -> Iterator[Event]:
+    def opened(self, unit: Unit, root: Path) -> list[Source]:
+        """The sources of a unit.
+
+        Raises:
+            FileNotFoundError: one is gone.
+            SourceError: a table has other columns than before.
+        """
+        return _opened(unit, self.columns, root)
+
+    def events(self, unit: Unit, shard: int, root: Path) -> Generator[Event]:
         """What ``unit`` holds for ``shard``; names that nothing has any more are failures.
 
         What leads out of the root by a link, which may be newer than the plan, is a failure too.
@@ -95,7 +104,7 @@ class Plan:
             if not is_remote(name):
                 _inside(name, root)
         with Seen() as seen:
-            for source in _opened(unit, self.columns, root):
+            for source in self.opened(unit, root):
                 for met in source.events(seen):
                     event = _kept_in(own, met)
                     if self._is_ours(event, unit, shard):

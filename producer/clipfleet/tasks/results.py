@@ -36,6 +36,7 @@ def show(app: Any, runs: Runs, run: str) -> None:
     info: dict[str, Any] = {"run": run, "collection": known.plan["collection"], **totals(shards)}
     info["seconds"] = round(((known.ended_ms or runs.now_ms()) - known.began_ms) / 1000, 1)
     if known.state == RUNNING and not all(shard.ended for shard in shards):
+        info |= runs.pace(run).info(runs.now_ms(), info["indexed"] + sum(info["failed"].values()))
         _store(app, known, info, PROGRESS)
         # Who ended the run meanwhile has said so first, and this would hide it.
         known = runs.get(run)

@@ -23,11 +23,13 @@ import secrets
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from clipfleet.tasks.eta import Pace
+from clipfleet.tasks.failures import keep, page
 from clipfleet.tasks.keys import RunKeys
 from clipfleet.tasks.state import RUNNING, Run, Shard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import redis
 
@@ -175,7 +177,16 @@ class Runs:
 
         return self._change(self._keys.shard(run, number), change)
 
-    def save(self, run: str, number: int, shard: Shard, done: Iterable[bytes] = (), *, next_unit: bool = False) -> None:
+    def save(
+        self,
+        run: str,
+        number: int,
+        shard: Shard,
+        done: Iterable[bytes] = (),
+        *,
+        failures: Iterable[Mapping[str, str]] = (),
+        next_unit: bool = False,
+    ) -> None:
         """Keep what a step has done: the counts and what they count, at once.
 
         Raises:
@@ -191,6 +202,7 @@ class Runs:
             shard.until_ms = now + LEASE_MS if shard.owner else 0
             self._put(pipe, key, shard)
             pipe.expire(self._keys.all, TTL_S)
+            keep(pipe, self._keys.failures(run, number), failures, TTL_S)
             if next_unit:
                 pipe.delete(log)
             elif ids := b"".join(done):
@@ -247,6 +259,14 @@ class Runs:
             return shard.turn, max(0, shard.until_ms - now)
 
         return self._change(self._keys.shard(run, number), change)
+
+    def failures(self, run: str, after: list[int], limit: int) -> tuple[list[dict[str, str]], list[int], int]:
+        """A page of a run's failures; see ``failures.page``."""
+        return page(self._redis, self._keys, run, after, limit)
+
+    def pace(self, run: str) -> Pace:
+        """How fast a run goes."""
+        return Pace(self._redis, self._keys, run)
 
     def done(self, run: str, number: int) -> set[bytes]:
         """What is done of the shard's current unit: eight bytes for each."""

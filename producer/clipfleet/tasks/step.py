@@ -14,7 +14,9 @@ import redis
 from clipfleet.index.sending import Sending
 from clipfleet.index.shrink import SHRINK_PX, can_shrink
 from clipfleet.index.sources import Failure, Item, Skip, SourceError
+from clipfleet.index.sources.far import read_ahead
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
+from clipfleet.tasks.eta import count_in_background
 from clipfleet.tasks.plan import identity
 from clipfleet.tasks.runs import LEASE_MS
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
+    from clipfleet.index.sources import Event
     from clipfleet.producer import Client, NewRequest, Result
     from clipfleet.tasks.plan import Plan, Unit
     from clipfleet.tasks.runs import Runs
@@ -98,6 +101,7 @@ class Step:
         self._answer_s = min(_LONGEST_ANSWER_S, _ANSWER_S * 2.0 ** min(shard.stalls, 8))
         self._saved_at = time.monotonic()
         self._fresh: list[bytes] = []
+        self._failures: list[dict[str, str]] = []
         self._unanswered = 0
         self._skipped = self._duplicates = 0
 
@@ -107,7 +111,11 @@ class Step:
         Raises:
             Lost: the shard is somebody else's.
         """
-        units = self._plan.units_of(self._where[1])
+        run, number = self._where
+        pace = self._runs.pace(run)
+        if number == 0 and not pace.is_counted:
+            count_in_background(run, lambda: pace.count(self._plan, self._root))
+        units = self._plan.units_of(number)
         while self._shard.unit < len(units):
             done = self._runs.done(*self._where)
             self._unanswered = self._skipped = self._duplicates = 0
@@ -138,7 +146,7 @@ class Step:
     def _requests(self, unit: Unit, done: set[bytes]) -> Iterator[NewRequest]:
         """A request for each picture that is not done."""
         try:
-            for event in self._plan.events(unit, self._where[1], self._root):
+            for event in self._events(unit, done):
                 if self._stop.is_set() or self._time_is_up or self._unanswered >= _IN_FLIGHT:
                     return
                 if isinstance(event, Skip):
@@ -150,6 +158,11 @@ class Step:
             name = ", ".join(unit.names)
             gone = RequestFailed(ErrorCode.FETCH_FAILED, f"cannot be read any more: {error}", retryable=False)
             self._request(Failure(name, name, gone, whole=True), done)
+
+    def _events(self, unit: Unit, done: set[bytes]) -> Iterator[Event]:
+        found = self._plan.events(unit, self._where[1], self._root)
+        with closing(read_ahead(found, lambda item: identity(item) not in done)) as events:
+            yield from events
 
     def _request(self, event: Item | Failure, done: set[bytes]) -> NewRequest | None:
         key = identity(event)
@@ -198,8 +211,9 @@ class Step:
         counts[error.code] = counts.get(error.code, 0) + 1
         # A stranger's file name may hold what a terminal obeys.
         _log.warning("run %s: %r: %s: %r", self._where[0], event.label, error.code, error.message)
+        about = {"id": event.id, "label": event.label, "code": str(error.code), "message": error.message}
+        self._failures.append(about)
         if len(self._shard.failures) < _KEPT_FAILURES:
-            about = {"id": event.id, "label": event.label, "code": str(error.code), "message": error.message}
             self._shard.failures.append(about)
 
     def _save_now_and_then(self, on_saved: Callable[[], None]) -> None:
@@ -209,9 +223,10 @@ class Step:
 
     def _save(self, *, next_unit: bool = False) -> None:
         fresh, self._fresh = self._fresh, []
+        failures, self._failures = self._failures, []
         if fresh:
             self.moved = True
             self._shard.stalls = 0
             self._shard.moved_ms = self._runs.now_ms()
-        self._runs.save(*self._where, self._shard, fresh, next_unit=next_unit)
+        self._runs.save(*self._where, self._shard, fresh, failures=failures, next_unit=next_unit)
         self._saved_at = time.monotonic()

@@ -32,6 +32,10 @@ _GRPC_OPTIONS: Final = {
     "grpc.keepalive_permit_without_calls": 0,
 }
 
+# What MilvusClient has no method of its own for, and the connection below it has (pymilvus 2.5 to 3.0). pymilvus' older
+# interface reaches them too, over a second connection with settings of its own.
+_BELOW: Final = frozenset({"do_bulk_insert", "get_bulk_insert_state", "list_bulk_insert_tasks"})
+
 # No answers of Milvus: waiting for them to pass would hide them until a deadline.
 _MISTAKES: Final = (ImportError, TypeError, AttributeError, LookupError, NameError, AssertionError)
 
@@ -61,7 +65,7 @@ class Connection:
         self._pid = 0
 
     def call(self, method: str, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
-        """Call a method of ``MilvusClient``.
+        """Call a method of ``MilvusClient``, or one of an import's, which are below it.
 
         Raises:
             StoreUnavailable: it is away, slow, loading, or asks for less.
@@ -70,7 +74,8 @@ class Connection:
             ImportError: pymilvus is not installed.
         """
         try:
-            bound = getattr(self._connected(), method)
+            client = self._connected()
+            bound = getattr(client._get_connection() if method in _BELOW else client, method)  # noqa: SLF001 - see _BELOW
             return bound(*args, timeout=timeout or self._config.timeout_s, **kwargs)
         except _MISTAKES:
             raise

@@ -1,8 +1,8 @@
 """A collection's own columns: ``part_0.parquet`` with ``id``, ``vector`` and ``metadata``.
 
 ``id`` is text, ``vector`` a list of floats, ``metadata`` one JSON object as text, so that nothing of it is lost. The
-columns are those of a collection of clipfleet that declares no fields, as Milvus' import of parquet files wants them
-(https://milvus.io/docs/prepare-source-data.md); embedding-reader reads them with ``embedding_column="vector"``.
+columns are those of a collection of clipfleet that declares no fields; ``index.bulk`` brings them into Milvus, and
+embedding-reader reads them with ``embedding_column="vector"``.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["FolderSink", "Format"]
+__all__ = ["ABOUT", "LOCK", "FolderSink", "Format"]
 
 # Not among the part files, which other programs find by their suffixes.
-_ABOUT: Final = "clipfleet.json"
-_LOCK: Final = ".clipfleet.lock"
+ABOUT: Final = "clipfleet.json"
+LOCK: Final = ".clipfleet.lock"
 
 
 class Format(Protocol):
@@ -148,7 +148,7 @@ class FolderSink:
         """Vectors of two models, or of two lengths, never share a folder."""
         told = self._said() | {"model": model, "dimension": dimension}
         if self._about is None:
-            path = self._folder / _ABOUT
+            path = self._folder / ABOUT
             try:
                 _hidden(path).write_text(json.dumps(told) + "\n", encoding="utf-8")
                 _settle(_hidden(path), path)
@@ -163,7 +163,7 @@ class FolderSink:
 
     def _read_about(self) -> dict[str, Any] | None:
         try:
-            about = json.loads((self._folder / _ABOUT).read_text(encoding="utf-8"))
+            about = json.loads((self._folder / ABOUT).read_text(encoding="utf-8"))
         except FileNotFoundError:
             if self.parts:
                 raise SinkError(f"{self._folder} holds part files that clipfleet has not written") from None
@@ -182,7 +182,7 @@ class FolderSink:
             raise SinkError(f"{self._folder}: part {self.parts} is not there, though later ones are: put it back")
 
     def _locked(self) -> IO[bytes]:
-        file = (self._folder / _LOCK).open("wb")
+        file = (self._folder / LOCK).open("wb")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

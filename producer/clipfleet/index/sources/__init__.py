@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clipfleet.index.files import open_regular, printable
+from clipfleet.index.files import printable
 from clipfleet.index.sources.braces import expand
 from clipfleet.index.sources.folder import Folders, Glob, is_pattern, matches
-from clipfleet.index.sources.item import Event, Failure, Hides, Item, Skip, Source, SourceError, Stored
-from clipfleet.index.sources.remote import RemoteFolder, is_remote, remote_files
+from clipfleet.index.sources.item import Event, Failure, Hides, Item, Skip, Source, SourceError, Stored, opened
+from clipfleet.index.sources.remote import RemoteFile, RemoteFolder, is_remote, remote_files
 from clipfleet.index.sources.seen import Seen
 from clipfleet.index.sources.table import TABLE_SUFFIXES, Columns, Table
 from clipfleet.index.sources.tar import TAR_SUFFIXES, Tars
@@ -71,9 +71,9 @@ def open_sources(
     sources: list[Source] = []
     for name in names:
         text = os.fspath(name)
-        opened = _remote(text, every_s) if is_remote(text) else _file(text, columns or Columns(), every_s)
-        if opened is not None:
-            sources += opened
+        found = (_remote if is_remote(text) else _file)(text, columns or Columns(), every_s)
+        if found is not None:
+            sources += found
             continue
         for each in _expanded(text):
             if is_pattern(each) and not os.path.lexists(each):
@@ -116,7 +116,7 @@ def _videos(text: str) -> list[tuple[Path, str]]:
     return found
 
 
-def _remote(text: str, every_s: float) -> list[Source]:
+def _remote(text: str, columns: Columns, every_s: float) -> list[Source] | None:
     low = text.lower()
     if low.endswith(TAR_SUFFIXES):
         return [Tars(remote_files(text), printable(text))]
@@ -125,7 +125,9 @@ def _remote(text: str, every_s: float) -> list[Source]:
     if low.endswith(VIDEO_SUFFIXES):
         return [Videos([(file, printable(file.name)) for file in remote_files(text)], printable(text), every_s)]
     if low.endswith(TABLE_SUFFIXES):
-        raise SourceError(f"{printable(text)}: tables are read from this machine's disks; copy it first")
+        # A disk has links, of which stores know nothing.
+        files = remote_files(text, there=True)
+        return [_table(Path(file.path) if file.is_on_disk else file, columns) for file in files]
     return [RemoteFolder(each) for each in _expanded(text)]
 
 
@@ -164,10 +166,10 @@ def _paths(text: str, *, there: bool = False) -> list[Path]:
     return paths
 
 
-def _table(path: Path, columns: Columns) -> Source:
+def _table(path: Path | RemoteFile, columns: Columns) -> Source:
     try:
         if not path.name.lower().endswith(TABLE_SUFFIXES):
-            open_regular(path).close()  # a folder that a pattern could not search
+            opened(path).close()  # a folder that a pattern could not search
         return Table(path, columns)
     except RequestFailed as error:
         return _Unreadable(path, error)
@@ -178,7 +180,7 @@ class _Unreadable:
 
     about = ""
 
-    def __init__(self, path: Path, error: RequestFailed) -> None:
+    def __init__(self, path: Path | RemoteFile, error: RequestFailed) -> None:
         self._failure = Failure(printable(str(path)), printable(str(path)), error, whole=True)
 
     def events(self, seen: Seen) -> Iterator[Event]:

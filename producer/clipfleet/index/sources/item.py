@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from clipfleet.index.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import BufferedReader
-    from pathlib import Path
 
     from clipfleet.index.sources.seen import Seen
     from clipfleet.producer.requests import Url
     from clipfleet.schemas.errors import RequestFailed
 
-__all__ = ["Event", "Failure", "Hides", "Item", "Place", "Skip", "Source", "SourceError", "Stored"]
+__all__ = ["Event", "Failure", "Hides", "Item", "Place", "Skip", "Source", "SourceError", "Stored", "opened"]
 
 
 class SourceError(ValueError):
@@ -37,6 +39,15 @@ class Place(Protocol):
         """
 
 
+def opened(place: Path | Place) -> BufferedReader:
+    """A file, here or elsewhere, opened for reading.
+
+    Raises:
+        RequestFailed: it cannot be.
+    """
+    return open_regular(place) if isinstance(place, Path) else place.open()
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A picture that is not read before it is sent.
@@ -44,10 +55,12 @@ class Stored:
     Attributes:
         read: its bytes; raises ``RequestFailed`` when there are none to be had.
         version: a text that changes when the bytes do.
+        far: whether reading it means to wait for others: then several are read at once.
     """
 
     read: Callable[[], bytes]
     version: str
+    far: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ from clipfleet.index.walk import has_suffix
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from clipfleet.index.sources.item import Event
     from clipfleet.index.sources.seen import Seen
 
-__all__ = ["RemoteFile", "RemoteFolder", "is_remote", "remote_files"]
+__all__ = ["RemoteFile", "RemoteFolder", "is_remote", "remote_files", "stored", "text_of", "to_store"]
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
 _MAGIC: Final = re.compile(r"[*?\[]")
@@ -55,9 +55,29 @@ class RemoteFile:
         """Its name."""
         return self.path.rpartition("/")[2]
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether it is a file of this machine after all: ``file://``."""
+        protocol = self.fs.protocol
+        return "file" in ([protocol] if isinstance(protocol, str) else protocol)
+
     def __str__(self) -> str:
         """Its address, which holds no secrets: these are none of a path's parts."""
         return str(self.fs.unstrip_protocol(self.path))
+
+    def info(self) -> dict[str, Any]:
+        """What the store tells of it.
+
+        Raises:
+            RequestFailed: ``fetch_failed``: it cannot be asked, or there is no such file.
+        """
+        try:
+            info: dict[str, Any] = self.fs.info(self.path)
+        except Exception as error:  # noqa: BLE001 - each store has errors of its own
+            raise _unreachable(error) from None
+        if info.get("type") != "file":
+            raise error_for(ErrorCode.UNSUPPORTED_MEDIA, "not a file")
+        return info
 
     def open(self) -> io.BufferedReader:
         """Open it for reading.
@@ -139,7 +159,7 @@ class RemoteFolder:
             SourceError: it cannot be asked; a package is missing.
         """
         self._name = url
-        self._fs, path = _store(url)
+        self._fs, path = to_store(url)
         magic = _MAGIC.search(path)
         self._pattern = path if magic else ""
         fixed = path[: magic.start()] if magic else path
@@ -202,28 +222,39 @@ class RemoteFolder:
                 return Skip(Skip.DUPLICATE)
             case Met.TAKEN:
                 return Failure(id_, label, error_for(ErrorCode.BAD_REQUEST, "another picture has the same id"))
-        version = " ".join(str(info[key]) for key in _VERSIONS if key in info)
         place = {"path": id_, "name": printable(file.name)}
-        return Item(id_, label, Stored(file.read, f"{size} {version}"), place, size)
+        return Item(id_, label, stored(file, info), place, size)
 
 
-def remote_files(text: str) -> list[RemoteFile]:
-    """The files that a name with braces, or a pattern, stands for; for shards and zips, which are few.
+def stored(file: RemoteFile, info: Mapping[str, Any]) -> Stored:
+    """A file as a picture, by what its store tells of it."""
+    version = " ".join(str(info[key]) for key in _VERSIONS if key in info)
+    return Stored(file.read, f"{info.get('size')} {version}", far=True)
+
+
+def remote_files(text: str, *, there: bool = False) -> list[RemoteFile]:
+    """The files that a name with braces, or a pattern, stands for; for shards, zips and tables, which are few.
+
+    Args:
+        text: the name.
+        there: whether each one that is named must be there.
 
     Raises:
-        FileNotFoundError: a pattern stands for none, or nothing of a range is there.
+        FileNotFoundError: a pattern stands for none; with ``there``, a file is not there.
         SourceError: the store cannot be asked; a package is missing; a range stands for too much.
     """
     found: list[RemoteFile] = []
     for url in _expanded(text):
-        fs, path = _store(url)
+        fs, path = to_store(url)
         if not _MAGIC.search(path):
+            if there:
+                _info(fs, url, path)
             found.append(RemoteFile(path, fs))
             continue
         try:
             found += [RemoteFile(each, fs) for each in sorted(fs.glob(path))]
         except Exception as error:  # noqa: BLE001 - each store has errors of its own
-            raise SourceError(f"{url}: {_text(error)}") from None
+            raise SourceError(f"{url}: {text_of(error)}") from None
     if not found:
         raise FileNotFoundError(text)
     return found
@@ -236,7 +267,12 @@ def _expanded(text: str) -> list[str]:
         raise SourceError(str(error)) from None
 
 
-def _store(url: str) -> tuple[Any, str]:
+def to_store(url: str) -> tuple[Any, str]:
+    """The store of an address, and the path in it.
+
+    Raises:
+        SourceError: a package is missing, or it is no address.
+    """
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - of an extra
     except ImportError:
@@ -245,7 +281,7 @@ def _store(url: str) -> tuple[Any, str]:
         # A store's listing, once made, would be kept: of millions of names.
         fs, path = url_to_fs(url, use_listings_cache=False)
     except Exception as error:  # noqa: BLE001 - ImportError names the package that is missing; others what is wrong
-        raise SourceError(f"{url}: {_text(error)}") from None
+        raise SourceError(f"{url}: {text_of(error)}") from None
     return fs, str(path)
 
 
@@ -255,15 +291,16 @@ def _info(fs: Any, url: str, path: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise FileNotFoundError(url) from None
     except Exception as error:  # noqa: BLE001 - each store has errors of its own
-        raise SourceError(f"{url}: {_text(error)}") from None
+        raise SourceError(f"{url}: {text_of(error)}") from None
     return info
 
 
-def _text(error: Exception) -> str:
+def text_of(error: Exception) -> str:
+    """What a store's error says, in one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _unreachable(error: Exception) -> RequestFailed:
     if isinstance(error, RequestFailed):
         return error
-    return error_for(ErrorCode.FETCH_FAILED, f"cannot be read: {_text(error)}", retryable=False)
+    return error_for(ErrorCode.FETCH_FAILED, f"cannot be read: {text_of(error)}", retryable=False)

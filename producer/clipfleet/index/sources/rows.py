@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clipfleet.index.files import open_regular, printable
-from clipfleet.index.sources.item import SourceError
+from clipfleet.index.files import printable, unreadable
+from clipfleet.index.sources.item import SourceError, opened
 from clipfleet.index.sources.json_text import plain, read_object
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from clipfleet.index.sources.item import Place
 
 __all__ = ["ROW_READERS", "CsvRows", "JsonRows", "ParquetRows", "Row", "Rows"]
 
@@ -67,13 +69,16 @@ class _Lines:
 
 
 @contextmanager
-def _text(path: Path) -> Iterator[TextIOWrapper]:
-    with open_regular(path) as file:
-        if file.peek(2)[:2] in {b"\xff\xfe", b"\xfe\xff"}:
-            raise SourceError(f"{path}: is UTF-16; save it as UTF-8")
-        # Bytes outside UTF-8 are kept as they are: they may be a file's name.
-        with TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-            yield text
+def _text(path: Path | Place) -> Iterator[TextIOWrapper]:
+    try:
+        with opened(path) as file:
+            if file.peek(2)[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+                raise SourceError(f"{path}: is UTF-16; save it as UTF-8")
+            # Bytes outside UTF-8 are kept as they are: they may be a file's name.
+            with TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+                yield text
+    except OSError as error:
+        raise unreadable(error) from None
 
 
 class Rows(Protocol):
@@ -102,7 +107,7 @@ class CsvRows:
         names: the columns.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | Place) -> None:
         """Read the header.
 
         Raises:
@@ -165,7 +170,7 @@ class JsonRows:
 
     kind = "JSON lines"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | Place) -> None:
         """Look at the first object.
 
         Raises:
@@ -208,7 +213,7 @@ class ParquetRows:
 
     kind = "parquet"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | Place) -> None:
         """Read the schema.
 
         Raises:
@@ -234,7 +239,7 @@ class ParquetRows:
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415
 
-        with open_regular(self._path) as raw:
+        with opened(self._path) as raw:
             try:
                 # Without buffering ahead: memory follows the batch, not the row group.
                 with pq.ParquetFile(raw, pre_buffer=False) as file:
@@ -267,7 +272,7 @@ class ParquetRows:
         return iter(range(self._number))
 
 
-ROW_READERS: Final[dict[str, Callable[[Path], Rows]]] = {
+ROW_READERS: Final[dict[str, Callable[[Path | Place], Rows]]] = {
     ".csv": CsvRows,
     ".tsv": CsvRows,
     ".jsonl": JsonRows,

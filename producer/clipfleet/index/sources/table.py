@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from clipfleet.index.files import printable
 from clipfleet.index.sources.item import Failure, Hides, Item, Skip, SourceError
+from clipfleet.index.sources.pens import FolderPen, StorePen
+from clipfleet.index.sources.remote import RemoteFile
 from clipfleet.index.sources.rows import ROW_READERS
 from clipfleet.index.sources.seen import Met
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from clipfleet.index.sources.item import Event
+    from clipfleet.index.sources.pens import Pen
     from clipfleet.index.sources.rows import Row
     from clipfleet.index.sources.seen import Seen
 
@@ -49,7 +52,8 @@ class Columns:
         url: addresses of pictures, which workers fetch.
         path: files of pictures, which are read here.
         id: the rows' ids.
-        root: paths are relative to this folder and never lead out of it; None = the table's own folder.
+        root: paths are relative to this folder of this machine and never lead out of it; None = the table's own folder,
+            also in a store.
     """
 
     url: str | None = None
@@ -67,18 +71,18 @@ class Table:
         id: the column of ids; None where the address or the path is the id.
     """
 
-    def __init__(self, path: Path, columns: Columns) -> None:
+    def __init__(self, path: Path | RemoteFile, columns: Columns) -> None:
         """Find out which columns are which.
 
         Raises:
             RequestFailed: it cannot be read.
             SourceError: no column of pictures, or more than one; one that was asked for is not there.
         """
-        self._rows = ROW_READERS[path.suffix.lower()](path)
+        self._rows = ROW_READERS[posixpath.splitext(path.name)[1].lower()](path)
         self._label = printable(str(path))
         self.url, self.path = _pictures(self._rows.names, columns, self._label)
         self.id = _column(self._rows.names, columns.id, _ID_NAMES, self._label)
-        self._pen = _Pen(columns.root if columns.root is not None else path.parent)
+        self._pen = _pen(path, columns.root)
 
     @property
     def about(self) -> str:
@@ -92,7 +96,7 @@ class Table:
     def events(self, seen: Seen) -> Iterator[Event]:
         """A picture for each row that names one."""
         try:
-            for row in self._rows:
+            for row in self._pen.ahead(self._rows, lambda row: row.values.get(self.path or "")):
                 yield self._event(row, seen)
         except RequestFailed as error:
             yield Failure(self._label, self._label, error, whole=True)
@@ -109,50 +113,32 @@ class Table:
                 raise row.error
             if self.id is not None:
                 id_, hides = _id(row.values.get(self.id), self.id), Hides.ITSELF
-            item = self._item(id_ if self.id is not None else None, label, row.values)
+            item, reference = self._item(id_ if self.id is not None else None, label, row.values)
         except RequestFailed as error:
             return Failure(id_, label, error, hides=hides)
-        match seen.add(item.id, _reference(item)):
+        match seen.add(item.id, reference.encode("utf-8", "surrogateescape")):
             case Met.SAME:
                 return Skip(Skip.DUPLICATE)
             case Met.TAKEN:
                 return Failure(item.id, label, error_for(ErrorCode.BAD_REQUEST, "another picture has the same id"))
         return item
 
-    def _item(self, id_: str | None, label: str, values: dict[str, Any]) -> Item:
+    def _item(self, id_: str | None, label: str, values: dict[str, Any]) -> tuple[Item, str]:
+        """An item, and which picture it is."""
         metadata = {name: _clean(value) for name, value in values.items() if name != self.id}
         if self.url is not None:
             from clipfleet.producer.requests import Url  # noqa: PLC0415  so that folders need no client
 
             url = _address(values.get(self.url))
-            return Item(url if id_ is None else id_, label, Url(url), metadata | {self.url: url})
-        path, own = self._pen.find(values.get(self.path or ""))
-        return Item(own if id_ is None else id_, label, path, metadata)
+            return Item(url if id_ is None else id_, label, Url(url), metadata | {self.url: url}), url
+        found = self._pen.find(values.get(self.path or ""))
+        return Item(found.inside if id_ is None else id_, label, found.picture, metadata, found.size), found.where
 
 
-class _Pen:
-    """A folder out of which no path of a table leads, links included: tables come from other people."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = os.path.realpath(root)
-        self._given = os.path.abspath(root)  # noqa: PTH100 - Path.absolute keeps the dots
-
-    def find(self, value: object) -> tuple[Path, str]:
-        """(the file, its path below the folder).
-
-        Raises:
-            RequestFailed: ``bad_request`` for no path, ``fetch_forbidden`` for one that leads out.
-        """
-        if not isinstance(value, str) or not value.strip() or "\0" in value:
-            raise error_for(ErrorCode.BAD_REQUEST, "the row names no file")
-        wanted = os.path.normpath(os.path.join(self._given, value.strip()))  # noqa: PTH118 - a Path costs ten times as much
-        real = os.path.realpath(wanted)
-        if os.path.commonpath([real, self._root]) != self._root:
-            raise error_for(ErrorCode.FETCH_FORBIDDEN, "the path leads out of its folder (see --path-root)")
-        below = os.path.relpath(wanted, self._given)
-        if below.startswith(os.pardir):
-            below = os.path.relpath(real, self._root)
-        return Path(real), printable(Path(below).as_posix())
+def _pen(table: Path | RemoteFile, root: Path | None) -> Pen:
+    if root is not None:
+        return FolderPen(root)
+    return StorePen(table) if isinstance(table, RemoteFile) else FolderPen(table.parent)
 
 
 def _pictures(names: Sequence[str], columns: Columns, label: str) -> tuple[str | None, str | None]:
@@ -209,10 +195,6 @@ def _id(value: object, column: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise error_for(ErrorCode.BAD_REQUEST, f"column {column!r} holds no id, which is text or a whole number")
     return printable(text.strip())
-
-
-def _reference(item: Item) -> bytes:
-    return str(item.picture).encode("utf-8", "surrogateescape")
 
 
 def _clean(value: object) -> object:

@@ -12,15 +12,16 @@ import tarfile
 import zlib
 from dataclasses import dataclass
 from gzip import BadGzipFile, GzipFile
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from clipfleet.index.files import open_regular, printable, unreadable
+from clipfleet.index.files import printable, unreadable
+from clipfleet.index.sources.item import opened
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import BufferedReader
+    from pathlib import Path
 
     from clipfleet.index.sources.item import Place
 
@@ -103,7 +104,7 @@ class TarStream:
         """
         self.trouble = ""
         self._wanted = wanted
-        self._raw = open_regular(path) if isinstance(path, Path) else path.open()
+        self._raw = opened(path)
         self._file: BufferedReader | GzipFile = self._raw
         self._size: int | None = None
         self._offset = 0

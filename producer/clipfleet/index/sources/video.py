@@ -10,16 +10,16 @@ import io
 from functools import partial
 from hashlib import blake2b
 from itertools import compress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from clipfleet.index.files import open_regular, printable, unreadable
-from clipfleet.index.sources.item import Failure, Item, Skip, SourceError, Stored
+from clipfleet.index.files import printable, unreadable
+from clipfleet.index.sources.item import Failure, Item, Skip, SourceError, Stored, opened
 from clipfleet.index.sources.seen import Met
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from clipfleet.index.sources.item import Event, Place
     from clipfleet.index.sources.seen import Seen
@@ -90,7 +90,7 @@ class Videos:
         from clipfleet.operators.limits import ImageLimits  # noqa: PLC0415 - of the worker's portion
         from clipfleet.operators.video import Reading, frames_of, video_kind  # noqa: PLC0415
 
-        with open_regular(place) if isinstance(place, Path) else place.open() as file:
+        with opened(place) as file:
             kind = video_kind(file.read(_HEAD_BYTES))
             file.seek(0)
             reading = Reading(self._every_s, None, ImageLimits().max_pixels)

@@ -6,15 +6,14 @@ from itertools import compress
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final
 
-from clipfleet.index.files import MAX_FILE_BYTES, PICTURE_SUFFIXES, open_regular, printable, unreadable
-from clipfleet.index.sources.item import Failure, Item, Skip
+from clipfleet.index.files import MAX_FILE_BYTES, PICTURE_SUFFIXES, printable, unreadable
+from clipfleet.index.sources.item import Failure, Item, Skip, opened
 from clipfleet.index.sources.seen import Met
 from clipfleet.index.sources.zip_stream import ZipMember, ZipStream
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from io import BufferedReader
 
     from clipfleet.index.sources.item import Event, Place
     from clipfleet.index.sources.seen import Seen
@@ -56,7 +55,7 @@ class Zips:
         for path in self._paths:
             label = printable(str(path))
             try:
-                with _opened(path) as file:
+                with opened(path) as file:
                     yield from zip_events(file, label, seen)
             except RequestFailed as error:
                 yield Failure(_stem(label), label, error, whole=True)
@@ -65,14 +64,10 @@ class Zips:
         """Each picture by the archive's directory."""
         for path in self._paths:
             try:
-                with _opened(path) as file:
+                with opened(path) as file:
                     yield from (each for each in ZipStream(file) if _suffix(each.name) in PICTURE_SUFFIXES)
             except RequestFailed:
                 yield path
-
-
-def _opened(path: Path | Place) -> BufferedReader:
-    return open_regular(path) if isinstance(path, Path) else path.open()
 
 
 def zip_events(file: IO[bytes], label: str, seen: Seen) -> Iterator[Event]:

@@ -1,0 +1,67 @@
+"""Which row of each id is the last one written: an import replaces nothing, so only that one may be in it."""
+
+from __future__ import annotations
+
+import sqlite3
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Latest"]
+
+
+class Latest:
+    """Ids by their hashes, and the number of each one's last row; a context manager.
+
+    SQLite's nameless database keeps 16 MB in memory, and the rest in a file that goes with it.
+
+    Attributes:
+        rows: how many were noted.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._all = blake2b(digest_size=16)
+        self._db = sqlite3.connect("", isolation_level=None)
+        for statement in (
+            "PRAGMA journal_mode=OFF",
+            "PRAGMA cache_size=-16000",
+            "CREATE TABLE latest (id BLOB PRIMARY KEY, row INTEGER) WITHOUT ROWID",
+            "BEGIN",
+        ):
+            self._db.execute(statement)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    def note(self, ids: Sequence[str]) -> None:
+        """Take note of the next rows' ids."""
+        hashes = [_hash(id_) for id_ in ids]
+        self._db.executemany(
+            "INSERT OR REPLACE INTO latest VALUES (?, ?)", [(key, self.rows + n) for n, key in enumerate(hashes)]
+        )
+        self.rows += len(ids)
+        self._all.update(b"".join(hashes))
+
+    def __len__(self) -> int:
+        """How many ids there are."""
+        return int(self._db.execute("SELECT count(*) FROM latest").fetchone()[0])
+
+    @property
+    def digest(self) -> str:
+        """The same for the same ids in the same order."""
+        return self._all.hexdigest()
+
+    def is_last(self, id_: str, row: int) -> bool:
+        """Whether the ``row``-th row noted is the last one of its id."""
+        (last,) = self._db.execute("SELECT row FROM latest WHERE id = ?", (_hash(id_),)).fetchone()
+        return int(last) == row
+
+
+def _hash(id_: str) -> bytes:
+    return blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=16).digest()
