@@ -127,7 +127,7 @@ class Admission:
     @property
     def due(self) -> float | None:
         """When the earliest call that waits for its moment may go; None when none does."""
-        return min((call.not_before for call in self._again), default=None)
+        return min(call.not_before for call in self._again) if self._again else None
 
     def commands(self, now: float, *, fresh: bool) -> list[Command]:
         """What to send now; with ``fresh`` false only calls that were sent before."""

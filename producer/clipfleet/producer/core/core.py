@@ -120,12 +120,12 @@ class Core:
     @property
     def wants_commands(self) -> bool:
         """Whether there is a reason to have the command connection."""
-        return bool(self._cancels or len(self._watch) or not self._admission.idle)
+        return bool(self._cancels or self._watch or not self._admission.idle)
 
     @property
     def wants_inbox(self) -> bool:
         """Whether there is a reason to have the inbox connection: nobody blocks for nothing."""
-        return any(request.inbox for request in self.unanswered.values()) if self.unanswered else False
+        return any(request.inbox for request in self.unanswered.values())
 
     def commands(self, now: float) -> list[Command]:
         """What to send on the command connection now."""
@@ -139,8 +139,10 @@ class Core:
             else:
                 commands += self._size_limit.commands()
                 fresh = False
-        commands += self._admission.commands(now, fresh=fresh)
-        commands += self._watch.commands(now)
+        if not self._admission.idle:
+            commands += self._admission.commands(now, fresh=fresh)
+        if self._watch:
+            commands += self._watch.commands(now)
         while self._cancels:
             request_id, deadline = self._cancels.popleft()
             if deadline > now:
@@ -149,7 +151,7 @@ class Core:
 
     def inbox_commands(self, now: float) -> list[Command]:
         """What to send on the inbox connection now."""
-        return self._inbox.commands(now, wanted=self.wants_inbox)
+        return [] if self._inbox.busy else self._inbox.commands(now, wanted=self.wants_inbox)
 
     def inbox_ended(self) -> None:
         """The inbox connection is over."""
@@ -196,14 +198,16 @@ class Core:
 
     def due(self, now: float) -> float:
         """When ``tick`` or a pump has work to do though nothing arrives; infinity when never."""
-        times = [self._next_deadline if self.unanswered else math.inf, self._watch.gives_up]
-        # What is overdue waits for its connection, not for the clock.
-        times += [
-            due for due in (self._admission.due, self._watch.due, self._inbox.due) if due is not None and due > now
-        ]
+        due = self._next_deadline if self.unanswered else math.inf
+        if self._watch:
+            due = min(due, self._watch.gives_up)
+        for other in (self._admission.due, self._watch.due, self._inbox.due):
+            # What is overdue waits for its connection, not for the clock.
+            if other is not None and now < other < due:
+                due = other
         if self._down_since is not None and self.unanswered:
-            times.append(now + DOWN_CHECK_S)
-        return min(times)
+            due = min(due, now + DOWN_CHECK_S)
+        return due
 
     # Answers
 

@@ -52,6 +52,11 @@ class Inbox:
         self._turning = False
         self.due = 0.0
 
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is under way: until it ends there is nothing to send."""
+        return self._turning
+
     def commands(self, now: float, *, wanted: bool) -> list[Command]:
         """The next turn, when it is time for one and somebody waits (``wanted``)."""
         if self._turning or now < self.due:

@@ -90,6 +90,8 @@ class KeyWatch:
     @property
     def due(self) -> float | None:
         """When the next look is due; None when none is."""
+        if not self._looks:
+            return None
         return min((look.due for look in self._looks.values() if not look.asking), default=None)
 
     def commands(self, now: float) -> list[Command]:
