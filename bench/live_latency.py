@@ -60,17 +60,20 @@ def measure(options: argparse.Namespace, kind: str, *flags: str) -> None:
         alone: list[list[float]] = []
         beside: list[list[float]] = []
         batches: list[tuple[float, int]] = []
+        late: list[float] = []
         for number in range(options.rounds):
             for bulk in (False, True) if number % 2 else (True, False):
                 if bulk:
                     with bulk_run(url, kind, options.seconds + 5.0) as running:
                         backlog(client)
-                        beside.append(ask(url, kind, options.seconds, number))
+                        beside.append(ask(url, kind, options.seconds, number, late))
                         out, _ = running.communicate(timeout=120)
                     batches += json.loads(out)
                 else:
-                    alone.append(ask(url, kind, options.seconds, number))
+                    alone.append(ask(url, kind, options.seconds, number, late))
         report(f"{options.model}, {kind}", alone, beside, batches)
+        own = " ms, ".join(f"p{percent} {percentile(late, percent):.1f}" for percent in (50, 99))
+        print(f"(of that the asking side itself was late by: {own} ms)")
 
 
 def backlog(client: Redis) -> None:
@@ -100,16 +103,18 @@ def percentile(values: list[float], percent: float) -> float:
     return float(np.percentile(values, percent, method="higher"))
 
 
-def ask(url: str, kind: str, seconds: float, seed: int) -> list[float]:
-    """Latencies of live queries in ms, each from when it was to be asked: a late start counts, too."""
+def ask(url: str, kind: str, seconds: float, seed: int, late: list[float]) -> list[float]:
+    """Latencies of live queries in ms, each from when it was to be asked; how ``late`` it was asked is part of it."""
     gaps = np.random.default_rng(seed).exponential(1 / RATE, int(seconds * RATE))
 
     async def main() -> list[float]:
         async with AsyncClient(url) as fleet:
+            await fleet.embed_text("warm")  # a service has its connections
             began = time.perf_counter()
 
             async def one(at: float, text: str) -> float:
                 await asyncio.sleep(began + at - time.perf_counter())
+                late.append((time.perf_counter() - began - at) * 1000.0)
                 await (fleet.embed_text(text) if kind == "embed" else fleet.search(text))
                 return (time.perf_counter() - began - at) * 1000.0
 
