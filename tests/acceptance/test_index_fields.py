@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from PIL import Image
 
 from clipfleet.producer import Client
@@ -39,6 +39,7 @@ def png(seed: int) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.timeout(300)
 def test_given_a_table_and_declared_columns_when_indexed_then_filters_use_them_and_misfits_are_named(
     redis_server: RedisServer, keys: QueueKeys, start_worker: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
@@ -61,15 +62,8 @@ def test_given_a_table_and_declared_columns_when_indexed_then_filters_use_them_a
 
         milvus = ("--milvus-uri", lite.uri)
         columns = ("--field", "year:int", "--field", "price=float", "--field", "sold:bool", "--field", "yaer:str")
-        # What cannot be is said before anything is sent
-        for args, code, text in (
-            (("--field", "year"), 2, "--field year: NAME:TYPE"),
-            (("--field", "year:date"), 2, "with a type of int, float, bool, str"),
-            (("--field", "year:int", "--field", "year:str"), 2, "declared twice"),
-            ((*columns, *milvus), 4, "no worker"),
-        ):
-            done = index(*args)
-            assert (done.code, text in done.err) == (code, True), done.err
+        done = index(*columns, *milvus)
+        assert (done.code, "no worker" in done.err) == (4, True), done.err
         done = index(*columns, "--dry-run")
         assert (done.code, done.lines[-1]["send"], done.lines[-1]["failed"]) == (3, 3, 1)
 
@@ -125,4 +119,4 @@ def test_given_a_table_and_declared_columns_when_indexed_then_filters_use_them_a
     table = pq.read_table(tmp_path / "o/metadata/metadata_0.parquet")
     kinds = {name: str(table.schema.field(name).type) for name in ("year", "price", "sold")}
     assert kinds == {"year": "int64", "price": "double", "sold": "bool"}
-    assert json.loads(json.dumps(table.column("year").to_pylist())) == [1999, 2005, None, 2011]
+    assert table.column("year").to_pylist() == [1999, 2005, None, 2011]

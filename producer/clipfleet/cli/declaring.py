@@ -65,9 +65,7 @@ def declare(store: Store, settings: Settings, collection: str, fields: Sequence[
     from clipfleet.schemas.errors import ErrorCode, Unavailable  # noqa: PLC0415
 
     with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
-        fleet = view.snapshot().fleet
-    if not fleet.get("fingerprint") or not fleet.get("dimension"):
+        fingerprint, dimension = view.model()
+    if not fingerprint or not dimension:
         raise Unavailable(ErrorCode.UNAVAILABLE, f"no worker on queue {settings.queue!r} has told its model")
-    store.ensure_collection(
-        collection, fingerprint=fleet["fingerprint"], dimension=int(fleet["dimension"]), fields=fields
-    )
+    store.ensure_collection(collection, fingerprint=fingerprint, dimension=dimension, fields=fields)

@@ -33,13 +33,12 @@ def by_filter(run: Run, settings: Settings, collection: str, where: str, *, yes:
     Raises:
         RequestFailed: the filter cannot be read, there is no such collection, nobody is there, Milvus is away.
     """
-    from clipfleet.cli.client import check_worker, connect  # noqa: PLC0415
+    from clipfleet.cli.client import connect  # noqa: PLC0415
     from clipfleet.cli.progress import Progress  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
-    check_worker(settings)
+    told = _first(settings, requests.delete(filter=where, collection=collection, dry_run=True))
     with connect(settings, lane="bulk", wait_for_worker=True) as client:
-        told = _one(client, requests.delete(filter=where, collection=collection, dry_run=True))
         matched = int(told.outputs["matched"])
         deleted = 0
         if matched and not dry_run:
@@ -76,6 +75,17 @@ def _pages(client: Client, collection: str, where: str) -> Iterator[int]:
         yield deleted
 
 
+def _first(settings: Settings, request: NewRequest) -> Result:
+    """The result of the first request: where nobody lives to take it, that is said at once.
+
+    Those after it wait for a worker that is being restarted. Not by looking for workers: a producer may not.
+    """
+    from clipfleet.cli.client import connect  # noqa: PLC0415
+
+    with connect(settings, lane="bulk") as client:
+        return _one(client, request)
+
+
 def _one(client: Client, request: NewRequest) -> Result:
     """The result of one request; a full queue is waited for."""
     (result,) = client.map([request])
@@ -86,14 +96,15 @@ def _one(client: Client, request: NewRequest) -> Result:
 
 def by_ids(run: Run, settings: Settings, collection: str, arguments: Sequence[str], *, dry_run: bool) -> int:
     """Delete the rows with these ids, ``-`` standing for the lines of stdin; the exit code."""
-    from clipfleet.cli.client import check_worker, connect  # noqa: PLC0415
+    from clipfleet.cli.client import connect  # noqa: PLC0415
     from clipfleet.cli.items import Tally, groups_of, text_items  # noqa: PLC0415
     from clipfleet.cli.progress import Progress  # noqa: PLC0415
+    from clipfleet.producer import requests  # noqa: PLC0415
 
     tally = Tally(run.out)
     told = _Told(run, collection, dry_run=dry_run)
     known = () if "-" in arguments else arguments
-    check_worker(settings)
+    _first(settings, requests.echo(None))
     with (
         connect(settings, lane="bulk", wait_for_worker=True) as client,
         Progress(run.out, "deleting", lambda: known) as progress,

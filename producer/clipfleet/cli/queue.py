@@ -137,6 +137,12 @@ class QueueView:
         """Names of the workers heard of within the last 10 s whose presence is there."""
         return [worker.name for worker in self._workers(self._now_ms()) if worker.alive]
 
+    def model(self) -> tuple[str, int]:
+        """Fingerprint and dimension of the queue's model; empty and 0 before its first worker, or where it has none."""
+        # HMGET is among a producer's rights, HGETALL is not.
+        found: Any = self._redis.hmget(self._keys.fleet, ["fingerprint", "dimension"])
+        return (found[0] or b"").decode(), int(found[1] or 0)
+
     def snapshot(self) -> Snapshot:
         """All of it, now."""
         now = self._now_ms()
