@@ -117,7 +117,7 @@ def flat(few, many):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_given_a_million_files_in_folders_when_run_dry_then_memory_is_flat(folder):
     peaks = []
     for count in (FEW, MANY):
@@ -129,7 +129,7 @@ def test_given_a_million_files_in_folders_when_run_dry_then_memory_is_flat(folde
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_given_a_million_pictures_that_are_indexed_compared_and_reconciled_then_memory_is_flat(folder):
     peaks = []
     for count in (FEW, MANY):
