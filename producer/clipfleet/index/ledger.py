@@ -117,7 +117,7 @@ class Ledger:
         item, one = look.item, look.one
         content = known.content if known is not None and known.signature == one.signature else b""
         may_be_left = known is None or known.has_no_row
-        same_as = self._same(manifest, content) if may_be_left else ""
+        same_as = self._same(manifest, content) if may_be_left and content else ""
         if not same_as:
             # Read now: what is hashed is what is sent.
             item, content = contents(item)
