@@ -53,7 +53,7 @@ else
 endif
 
 clean:
-	rm -rf $(VENV) .demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # pip before 25.1 knows no --group.
 $(VENV)/.pip:

@@ -39,7 +39,7 @@ FORMS = {
     "peer_count": (1_000, 5_000),
     "calls": (200, 1_000),
     "pictures": (200, 1_000),
-    "seconds": (3.0, 20.0),
+    "seconds": (1.0, 5.0),
     "backlogs": ((1_000, 100_000), (1_000, 100_000, 1_000_000)),
 }
 
@@ -53,7 +53,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--peer-count", type=int, help="of those, for a peer, which takes its time")
     parser.add_argument("--calls", type=int, help="single calls of a round")
     parser.add_argument("--pictures", type=int, help="pictures of a round")
-    parser.add_argument("--seconds", type=float, help="of one load in an open loop")
+    parser.add_argument("--seconds", type=float, help="of a round of a load in an open loop")
     parser.add_argument("--backlogs", type=_numbers, metavar="N,N,...", help="requests that are queued already")
     parser.add_argument(
         "--peers", type=lambda text: [each for each in text.split(",") if each], metavar="NAME,NAME,..."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.stats import percentile
@@ -45,46 +45,36 @@ class Outcome:
     """What a load has shown.
 
     Attributes:
-        offered: requests per second that were meant to arrive; 0 in a closed loop.
-        rate: results per second, until the last one was there.
-        p50, p95, p99: latency of the results, seconds; 0 without any.
+        rate: results per second of the load, or until the last request had ended where that was later.
+        latencies: of the results, seconds, from the intended arrival.
         failed: requests that ended with an error, by what it was.
         late: 99 % of the requests were sent at most so many seconds after they were meant to be. Far above the
             latency of an idle service, the generator was the bottleneck.
     """
 
-    offered: float
     rate: float
-    p50: float
-    p95: float
-    p99: float
-    count: int
-    failed: dict[str, int] = field(default_factory=dict)
-    late: float = 0.0
+    latencies: list[float]
+    failed: dict[str, int]
+    late: float
 
     @classmethod
-    def of(cls, records: Sequence[Record], offered: float = 0.0) -> Outcome:
-        """Out of single requests.
+    def of(cls, records: Sequence[Record], seconds: float = 0.0) -> Outcome:
+        """Out of single requests of a load of so many seconds (0: as long as it took).
 
         Raises:
             ValueError: there are none.
         """
         if not records:
             raise ValueError("no requests")
-        good = [record for record in records if not record.error]
-        latencies = [record.latency for record in good] or [0.0]
-        took = max(record.ended for record in records) - min(record.intended for record in records)
+        took = max(seconds, *(record.ended for record in records))
+        latencies = [record.latency for record in records if not record.error]
         failed: dict[str, int] = {}
         for record in records:
             if record.error:
                 failed[record.error] = failed.get(record.error, 0) + 1
         return cls(
-            offered=offered,
-            rate=len(good) / took if took > 0 else 0.0,
-            p50=percentile(latencies, 50),
-            p95=percentile(latencies, 95),
-            p99=percentile(latencies, 99),
-            count=len(records),
+            rate=len(latencies) / took if took > 0 else 0.0,
+            latencies=latencies,
             failed=failed,
             late=percentile([record.sent - record.intended for record in records], 99),
         )
@@ -98,11 +88,6 @@ def poisson(rate: float, seconds: float, seed: int = 0) -> list[float]:
         moments.append(now)
         now += gaps.expovariate(rate)
     return moments
-
-
-def uniform(rate: float, seconds: float) -> list[float]:
-    """Moments of arrival at equal distances."""
-    return [number / rate for number in range(int(rate * seconds))]
 
 
 async def open_loop(send: Callable[[int], Awaitable[Any]], moments: Sequence[float]) -> list[Record]:

@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> Part:
     with server(port) as client, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         race = Race(part)
         turns = [
-            *_mine(race, client, stack, Path(folder), options.count),
+            *mine(race, client, stack, Path(folder), options.count),
             *_peers(race, port, stack, Path(folder), options),
         ]
         in_turn(options.rounds, turns)
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> Part:
     return part
 
 
-def _mine(race: Race, client: redis.Redis, stack: ExitStack, folder: Path, count: int) -> list[Callable[[int], None]]:
+def mine(race: Race, client: redis.Redis, stack: ExitStack, folder: Path, count: int) -> list[Callable[[int], None]]:
     """The turns of the bare script and of ours."""
     bare.prepare(client)
     url = f"redis://127.0.0.1:{client.get_connection_kwargs()['port']}"
@@ -122,7 +122,7 @@ def _mine(race: Race, client: redis.Redis, stack: ExitStack, folder: Path, count
         seconds, latencies = work()
         return {"seconds": seconds, "latencies": latencies, "cpu_s": cpu_s(pid) + _own_cpu_s() - before}
 
-    def mine(many: int) -> dict[str, Any]:
+    def fleet_round(many: int) -> dict[str, Any]:
         sizes.new(ours.SETTLED)
         found = timed(worker.pid, lambda: ours.produce(fleet, many, IN_FLIGHT, DATA))
         all_sizes = race.sizes.setdefault(OURS, {})
@@ -132,7 +132,7 @@ def _mine(race: Race, client: redis.Redis, stack: ExitStack, folder: Path, count
 
     return [
         race.turn(BARE, count, lambda many: timed(limit.pid, lambda: bare.produce(client, many, IN_FLIGHT, DATA))),
-        race.turn(OURS, count, mine),
+        race.turn(OURS, count, fleet_round),
     ]
 
 

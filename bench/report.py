@@ -40,7 +40,7 @@ def _pictures(folder: Path, parts: dict[str, Part]) -> set[str]:
             try:
                 draw(plot, folder)
             except ImportError:
-                print("no pictures: matplotlib is not installed (pip install --group bench)")
+                print("no pictures: matplotlib is not installed (pip install matplotlib)")
                 return {
                     each.name for one in parts.values() for each in one.plots if (folder / f"{each.name}.svg").exists()
                 }

@@ -6,12 +6,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import load, ours
-from bench.harness import server, until
+from bench import load, ours, points
+from bench.harness import in_turn, server, until
 from bench.pictures import jpeg
+from bench.points import Point
 from bench.results import Curve, Part, Plot
-from bench.stats import mean_batch
-from bench.workers import note
 from clipfleet.cli.local.redis import free_port
 from clipfleet.producer import AsyncClient
 from clipfleet.schemas.keys import QueueKeys
@@ -20,9 +19,13 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Awaitable, Callable
 
+    Sender = Callable[[AsyncClient], Callable[[int], Awaitable[Any]]]
+
 SHARES = (0.05, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.1)
+SHOWN = (0.2, 0.7, 0.9)  # in the histogram
+IN_FLIGHT = 128
 DIFFERENT = 32
-PERCENTILES = ("p50", "p95", "p99")
+CONNECT = 32  # requests of a new client before those that count: it is connected then, and its inbox is there
 
 
 def run(options: argparse.Namespace) -> Part:
@@ -33,7 +36,7 @@ def run(options: argparse.Namespace) -> Part:
         "One worker; requests arrive at random moments (Poisson) from one producer process (`AsyncClient`), at shares "
         "of what the same process gets in a closed loop. Above 100 % the queue grows until requests are refused or "
         "the load ends. The picture worker runs with its defaults (batches of up to 64, `max_delay` 10 ms), 640 x 480 "
-        "JPEG; the no-op worker with `max_delay` 0.",
+        "JPEG; the no-op worker with `max_delay` 0. Percentiles are of the requests of all rounds together.",
     )
     pictures = [jpeg(number) for number in range(DIFFERENT)]
 
@@ -43,8 +46,10 @@ def run(options: argparse.Namespace) -> Part:
     def picture(client: AsyncClient) -> Callable[[int], Awaitable[Any]]:
         return lambda number: client.embed_image(pictures[number % DIFFERENT])
 
-    _one(part, options, "no-op", echo, ours.SETTLED, 4_000, {"model": "none", "max_delay_ms": 0})
-    _one(part, options, "picture", picture, ours.CALLED, 600, {"model": options.model, "max_delay_ms": 10})
+    quiet = {"model": "none", "max_delay_ms": 0}
+    busy = {"model": options.model, "max_delay_ms": 10}
+    _one(part, options, "no-op", echo, kind=ours.SETTLED, settings=quiet, closed=options.count // 2)
+    _one(part, options, "picture", picture, kind=ours.CALLED, settings=busy, closed=options.pictures)
     return part
 
 
@@ -52,89 +57,83 @@ def _one(
     part: Part,
     options: argparse.Namespace,
     name: str,
-    sender: Callable[[AsyncClient], Callable[[int], Awaitable[Any]]],
+    sender: Sender,
+    *,
     kind: int,
-    closed: int,
     settings: dict[str, Any],
+    closed: int,
 ) -> None:
     port = free_port()
     url = f"redis://127.0.0.1:{port}"
-    precision = "" if settings["model"] == "none" else f"{settings['model']}, fp32"
-    got = Curve("results", [], [])
-    lines = {each: Curve(each, [], []) for each in PERCENTILES}
-    histograms: dict[float, dict[int, int]] = {}
+    at = {share: Point(f"{name}: {share:.0%} of that", "open loop, Poisson") for share in SHARES}
     with server(port) as redis_client, tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "batches"
-        batches = ours.Batches(file)
-        with ours.worker(url, file, **settings):
+        batches = ours.Batches(Path(folder) / "batches")
+        with ours.worker(url, Path(folder) / "batches", **settings):
             until(lambda: redis_client.zcard(QueueKeys("clip").workers), "a worker", 120)
-            load.run(_closed(url, sender, closed // 4))
-            batches.new(kind)
-            most = load.run(_closed(url, sender, closed))
-            _add(part, f"{name}: as much as goes", most, batches.new(kind), "closed loop, 128 in flight", precision)
-            for share in SHARES:
-                rate = most.rate * share
-                moments = load.poisson(rate, options.seconds, seed=int(share * 100))
-                outcome = load.run(_open(url, sender, moments, rate))
-                histograms[share] = batches.new(kind)
-                arrival = f"open loop, Poisson, {rate:,.0f}/s"
-                _add(part, f"{name}: {share:.0%} of that", outcome, histograms[share], arrival, precision)
-                got.x.append(rate)
-                got.y.append(outcome.rate)
-                for each, curve in lines.items():
-                    curve.x.append(rate)
-                    curve.y.append(getattr(outcome, each) * 1000)
-    offered = Curve("offered", got.x, got.x)
+            most = Point(f"{name}: as much as goes", f"closed loop, {IN_FLIGHT} in flight")
+            load.run(closed_loop(url, sender, closed // 4))
+            for _ in range(options.rounds):
+                batches.new(kind)
+                most.take(load.run(closed_loop(url, sender, closed)), batches.new(kind))
+
+            def turn(share: float) -> Callable[[int], None]:
+                def once(number: int) -> None:
+                    moments = load.poisson(most.rate.median * share, options.seconds, seed=number)
+                    batches.new(kind)
+                    records = load.run(open_loop(url, sender, moments))
+                    at[share].take(records, batches.new(kind), options.seconds)
+
+                return once
+
+            in_turn(options.rounds, [turn(share) for share in SHARES])
+    precision = "" if settings["model"] == "none" else f"{settings['model']}, fp32"
+    for point in (most, *at.values()):
+        point.add_to(part, precision=precision)
+    got = points.rates("results", at.values())
     x = "offered requests / s"
+    ms = "ms from the intended arrival"
     part.plots += [
-        Plot(f"{name}-throughput", f"Throughput against offered load ({name})", x, "results / s", [got, offered]),
+        Plot(
+            f"{name}-throughput",
+            f"Throughput against load ({name})",
+            x,
+            "results / s",
+            [got, Curve("offered", got.x, got.x)],
+        ),
         Plot(
             f"{name}-latency",
-            f"Latency against offered load ({name})",
+            f"Latency against load ({name})",
             x,
-            "ms from the intended arrival",
-            [*lines.values()],
+            ms,
+            [points.latencies(f"p{percent}", at.values(), percent) for percent in (50, 95, 99)],
             log_y=True,
         ),
-        _histogram(name, histograms),
+        Plot(
+            f"{name}-batches",
+            f"Batch sizes ({name})",
+            "requests in a batch",
+            "% of all requests",
+            [points.histogram(f"at {share:.0%}, mean {at[share].mean_batch:.1f}", at[share]) for share in SHOWN],
+            bars=True,
+        ),
     ]
 
 
-def _histogram(name: str, histograms: dict[float, dict[int, int]]) -> Plot:
-    """Share of all requests that were in a batch of that size, at a low, a middle and a high load."""
-    curves = []
-    for share in (SHARES[1], SHARES[4], SHARES[-2]):
-        sizes = histograms[share]
-        items = sum(size * count for size, count in sizes.items()) or 1
-        label = f"{share:.0%} of capacity, mean {mean_batch(sizes):.1f}"
-        curves.append(
-            Curve(label, [float(size) for size in sizes], [size * count / items * 100 for size, count in sizes.items()])
-        )
-    return Plot(
-        f"{name}-batches", f"Batch sizes ({name})", "requests in a batch", "% of all requests", curves, bars=True
-    )
+async def closed_loop(url: str, sender: Sender, count: int, queue: str = "clip") -> list[load.Record]:
+    """So many requests of a client of its own, `IN_FLIGHT` at a time."""
+    async with AsyncClient(url, queue=queue) as client:
+        await load.closed_loop(sender(client), CONNECT, 8)
+        return await load.closed_loop(sender(client), count, IN_FLIGHT)
 
 
-def _add(part: Part, name: str, outcome: load.Outcome, sizes: dict[int, int], arrival: str, precision: str) -> None:
-    part.add(
-        name,
-        [outcome.rate],
-        "requests/s",
-        arrival=arrival,
-        batches=sizes,
-        p50_ms=outcome.p50 * 1000,
-        p99_ms=outcome.p99 * 1000,
-        precision=precision,
-        note=note(outcome),
-    )
+async def open_loop(url: str, sender: Sender, moments: list[float], queue: str = "clip") -> list[load.Record]:
+    """Requests at these moments, of a client of its own.
 
-
-async def _closed(url: str, sender: Any, count: int) -> load.Outcome:
-    async with AsyncClient(url) as client:
-        return load.Outcome.of(await load.closed_loop(sender(client), count, 128))
-
-
-async def _open(url: str, sender: Any, moments: list[float], offered: float) -> load.Outcome:
-    async with AsyncClient(url) as client:
-        await load.closed_loop(sender(client), 32, 8)  # connected, and its inbox there
-        return load.Outcome.of(await load.open_loop(sender(client), moments), offered)
+    Raises:
+        ValueError: no request at all falls into so short a load.
+    """
+    if not moments:
+        raise ValueError("no request arrives within this load: --seconds must be longer")
+    async with AsyncClient(url, queue=queue) as client:
+        await load.closed_loop(sender(client), CONNECT, 8)
+        return await load.open_loop(sender(client), moments)

@@ -7,21 +7,24 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import load, ours
+from bench import load, ours, points
 from bench.harness import cpu_s, in_turn, server, until
+from bench.points import Point
 from bench.results import Curve, Part, Plot
-from bench.stats import Spread, mean_batch, percentile
+from bench.stats import Spread, percentile
+from bench.under_load import closed_loop, open_loop
 from clipfleet.cli.local.redis import free_port
 from clipfleet.producer import AsyncClient, Client
 from clipfleet.schemas.keys import QueueKeys
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     import redis
 
 FLEETS = (1, 2, 4)
+SHARES = (0.1, 0.5, 0.8)
 IN_FLIGHT, DATA = 256, b"x" * 32
 TEXTS = ("a red heart", "a dog on a beach", "a black car at night", "two people who laugh")
 
@@ -109,81 +112,43 @@ def _no_ops(part: Part, options: argparse.Namespace) -> None:
 def _fill(part: Part, options: argparse.Namespace) -> None:
     """Mean batch of the model against load."""
     port = free_port()
-    seconds = options.seconds
-    curves = {size: Curve(_workers(size), [], []) for size in FLEETS}
-    slow = {size: Curve(_workers(size), [], []) for size in FLEETS}
-    with server(port) as client, tempfile.TemporaryDirectory() as folder:
-        most = 0.0
-        for size in FLEETS:
-            with _fleet(client, size, "demo", Path(folder)) as (queue, batches, _):
-                url = f"redis://127.0.0.1:{port}"
-                most = most or load.run(_most(url, queue)).rate
-                for share in (0.05, 0.2, 0.5, 0.8):
-                    batches.new(ours.CALLED)
-                    outcome = load.run(_texts(url, queue, load.poisson(most * share, seconds), most * share))
-                    found = batches.new(ours.CALLED)
-                    curves[size].x.append(outcome.offered)
-                    curves[size].y.append(mean_batch(found))
-                    slow[size].x.append(outcome.offered)
-                    slow[size].y.append(outcome.p99 * 1000)
-                    part.add(
-                        f"{_workers(size)}: texts at {share:.0%} of what one can do",
-                        [outcome.rate],
-                        "requests/s",
-                        arrival=f"open loop, Poisson, {outcome.offered:.0f}/s",
-                        batches=found,
-                        p50_ms=outcome.p50 * 1000,
-                        p99_ms=outcome.p99 * 1000,
-                        precision="fp32",
-                        note=note(outcome),
-                    )
-    part.plots.append(
-        Plot(
-            "workers-batch",
-            "How full batches are (texts, demo model)",
-            "offered requests / s",
-            "mean batch",
-            [*curves.values()],
-        )
-    )
-    part.plots.append(
-        Plot(
-            "workers-p99",
-            "p99 with several workers (texts, demo model)",
-            "offered requests / s",
-            "ms",
-            [*slow.values()],
-        )
-    )
+    url = f"redis://127.0.0.1:{port}"
+    at = {
+        (size, share): Point(f"{_workers(size)}: texts at {share:.0%} of what one can do", "open loop, Poisson")
+        for size in FLEETS
+        for share in SHARES
+    }
+    with server(port) as client, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        fleets = {size: stack.enter_context(_fleet(client, size, "demo", Path(folder))) for size in FLEETS}
+        load.run(closed_loop(url, _texts, 200, fleets[1][0]))
+        most = load.Outcome.of(load.run(closed_loop(url, _texts, 1_000, fleets[1][0]))).rate
+
+        def turn(size: int, share: float) -> Callable[[int], None]:
+            queue, batches, _ = fleets[size]
+
+            def once(number: int) -> None:
+                moments = load.poisson(most * share, options.seconds, seed=number)
+                batches.new(ours.CALLED)
+                records = load.run(open_loop(url, _texts, moments, queue))
+                at[size, share].take(records, batches.new(ours.CALLED), options.seconds)
+
+            return once
+
+        in_turn(options.rounds, [turn(size, share) for share in SHARES for size in FLEETS])
+    for point in at.values():
+        point.add_to(part, precision="demo, fp32")
+    x = "offered requests / s"
+    lines = {_workers(size): [at[size, share] for share in SHARES] for size in FLEETS}
+    full = [points.batches(label, line) for label, line in lines.items()]
+    slow = [points.latencies(label, line, 99) for label, line in lines.items()]
+    part.plots += [
+        Plot("workers-batch", "How full batches are (texts, demo model)", x, "mean batch", full),
+        Plot("workers-p99", "p99 with several workers (texts, demo model)", x, "ms", slow),
+    ]
 
 
-async def _most(url: str, queue: str) -> load.Outcome:
-    """What the first fleet can do."""
-    async with AsyncClient(url, queue=queue) as client:
-
-        async def send(number: int) -> None:
-            await client.embed_text(f"{TEXTS[number % len(TEXTS)]} {number}")
-
-        await load.closed_loop(send, 200, 64)
-        return load.Outcome.of(await load.closed_loop(send, 2_000, 128))
-
-
-async def _texts(url: str, queue: str, moments: list[float], offered: float) -> load.Outcome:
-    async with AsyncClient(url, queue=queue) as client:
-
-        async def send(number: int) -> None:
-            await client.embed_text(f"{TEXTS[number % len(TEXTS)]} {number}")
-
-        await load.closed_loop(send, 32, 8)
-        return load.Outcome.of(await load.open_loop(send, moments), offered)
-
-
-def note(outcome: load.Outcome) -> str:
-    """What is to be known about an open loop: what failed, and whether the generator kept its time."""
-    said = [f"{count} {name}" for name, count in sorted(outcome.failed.items())]
-    if outcome.late > max(0.005, outcome.p50 / 4):
-        said.append(f"the generator was {outcome.late * 1000:.0f} ms late")
-    return ", ".join(said)
+def _texts(client: AsyncClient) -> Callable[[int], Awaitable[Any]]:
+    return lambda number: client.embed_text(f"{TEXTS[number % len(TEXTS)]} {number}")
 
 
 def _workers(size: int) -> str:
