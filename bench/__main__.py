@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 import time
 import traceback
@@ -77,6 +78,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def main() -> int:
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else what was started would not be stopped in order
     file = options.out / "performance" / "results.json"
     parts = load(file)
     wanted = [name for name in PARTS if name in options.what or not options.what]

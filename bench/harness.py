@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import contextmanager, nullcontext, suppress
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STOP_S = 15.0
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here: after a fork nothing may be
 
 
 @contextmanager
@@ -29,13 +33,25 @@ def process(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process for as long as the block lasts, at the head of a group of its own; its errors go to ``log``."""
     with log.open("wb") if log else nullcontext() as said:
-        running = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, **(env or {})}, start_new_session=True
-        )
+        running = start(*command, stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, **(env or {})})
         try:
             yield running
         finally:
             stop(running)
+
+
+def start(*command: str, **options: Any) -> subprocess.Popen[bytes]:
+    """As ``Popen``, at the head of a group of its own; whatever ends this process ends that one, too.
+
+    A group of its own is not told of Ctrl-C, and one that stands still (see `pause`) would hear of nothing: left
+    alone, it would wait for ever.
+    """
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent, **options)  # noqa: PLW1509
+
+
+def _die_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def stop(running: subprocess.Popen[Any]) -> None:

@@ -58,6 +58,8 @@ def _fill(axes, plot: Plot) -> None:
         if curve.low and curve.high:
             axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
     axes.set(title=plot.title, xlabel=plot.x, ylabel=plot.y)
+    if plot.ticks:
+        axes.set_xticks(range(len(plot.ticks)), plot.ticks)
     if plot.log_x:
         axes.set_xscale("log")
     if plot.log_y:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench.load import Outcome
-from bench.results import Curve
+from bench.results import Curve, Plot
 from bench.stats import Spread, mean_batch, percentile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bench.load import Record
     from bench.results import Figure, Part
@@ -112,8 +112,18 @@ def batches(label: str, points: Iterable[Point]) -> Curve:
     return Curve(label, [point.offered for point in each], [point.mean_batch for point in each])
 
 
-def histogram(label: str, point: Point) -> Curve:
-    """Percent of all requests that were in a batch of each size."""
-    items = sum(size * count for size, count in point.sizes.items()) or 1
-    sizes = sorted(point.sizes)
-    return Curve(label, [float(size) for size in sizes], [size * point.sizes[size] / items * 100 for size in sizes])
+def histogram(name: str, title: str, of: Mapping[str, Point]) -> Plot:
+    """Percent of all requests that were in a batch of each size; sizes in powers of two, as they reach hundreds."""
+    most = max((size for point in of.values() for size in point.sizes), default=1)
+    edges = [2**power for power in range((most - 1).bit_length() + 1)]  # the largest size of each bar
+    curves = []
+    for label, point in of.items():
+        items = sum(size * count for size, count in point.sizes.items()) or 1
+        shares = [0.0] * len(edges)
+        for size, count in point.sizes.items():
+            shares[(size - 1).bit_length()] += size * count / items * 100
+        curves.append(
+            Curve(f"{label}, mean {point.mean_batch:.1f}", [float(each) for each in range(len(edges))], shares)
+        )
+    ticks = [str(edge) if edge < 3 else f"{edge // 2 + 1}-{edge}" for edge in edges]
+    return Plot(name, title, "requests in a batch", "% of all requests", curves, bars=True, ticks=ticks)

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     import redis
 
 IN_FLIGHT, DATA = 256, b"x" * 32
+MOST_S = 4.0  # about as long as a peer's round may take
 OURS, BARE = "clipfleet", "bare script"
-ARRIVAL = f"closed loop, {IN_FLIGHT} in flight, one producer process, one worker"
+ARRIVAL = f"closed loop, {IN_FLIGHT} in flight"
 
 
 class Race:
@@ -153,9 +154,9 @@ def _peers(
         except (CannotInstall, PeerFailed) as error:
             race.part.skip(peer.name, str(error))
             continue
-        turns.append(
-            race.turn(peer.name, options.peer_count, lambda many, running=running: running.round(many, IN_FLIGHT))
-        )
+        # Rates need no equal counts, and a slow one on a slow machine must not take all the time there is.
+        count = min(options.peer_count, max(IN_FLIGHT * 2, int(running.rate * MOST_S)))
+        turns.append(race.turn(peer.name, count, lambda many, running=running: running.round(many, IN_FLIGHT)))
     return turns
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.environments import environment
-from bench.harness import cpu_s, pause, process, resume, stop
+from bench.harness import cpu_s, pause, process, resume, start, stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,12 +92,17 @@ def pinned(peer: Peer) -> dict[str, str]:
 
 
 class Running:
-    """A peer with its worker and its producer, standing still between its turns."""
+    """A peer with its worker and its producer, standing still between its turns.
+
+    Attributes:
+        rate: requests per second, as a first trial has it.
+    """
 
     def __init__(self, worker: subprocess.Popen[bytes], producer: subprocess.Popen[bytes], *errors: Path) -> None:
         self._worker = worker
         self._producer = producer
         self._errors = errors
+        self.rate = 0.0
 
     def round(self, count: int, in_flight: int, *, warm_up: bool = True) -> dict[str, Any]:
         """``{seconds, latencies, cpu_s}`` of one turn.
@@ -159,15 +164,18 @@ def started(peer: Peer, port: int, logs: Path) -> Iterator[Running]:
     errors, errors_too = logs / f"{peer.name}.log", logs / f"{peer.name}-producer.log"
     with ExitStack() as stack:
         worker = stack.enter_context(process(str(tools / peer.worker[0]), *peer.worker[1:], env=env, log=errors))
-        producer = subprocess.Popen(
-            [str(tools / "python"), "-m", f"bench.peers.{peer.name}_peer"],
+        producer = start(
+            str(tools / "python"),
+            "-m",
+            f"bench.peers.{peer.name}_peer",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stack.enter_context(errors_too.open("wb")),
             env=env,
-            start_new_session=True,
         )
         stack.callback(stop, producer)
         running = Running(worker, producer, errors, errors_too)
-        running.round(WARM_UP, WARM_UP, warm_up=False)
+        for _ in range(2):  # the second is what it can do: connections are made, and code is warm
+            found = running.round(WARM_UP, WARM_UP, warm_up=False)
+        running.rate = WARM_UP / found["seconds"]
         yield running

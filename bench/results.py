@@ -94,7 +94,7 @@ class Curve:
 
 @dataclass(slots=True)
 class Plot:
-    """A picture of the page; ``name`` is its file's."""
+    """A picture of the page; ``name`` is its file's, ``ticks`` are what stands under 0, 1, 2, ... of x."""
 
     name: str
     title: str
@@ -104,6 +104,7 @@ class Plot:
     bars: bool = False
     log_x: bool = False
     log_y: bool = False
+    ticks: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -73,14 +73,13 @@ def _one(
             most = Point(f"{name}: as much as goes", f"closed loop, {IN_FLIGHT} in flight")
             load.run(closed_loop(url, sender, closed // 4))
             for _ in range(options.rounds):
-                batches.new(kind)
-                most.take(load.run(closed_loop(url, sender, closed)), batches.new(kind))
+                records = load.run(closed_loop(url, sender, closed, lambda: batches.new(kind)))
+                most.take(records, batches.new(kind))
 
             def turn(share: float) -> Callable[[int], None]:
                 def once(number: int) -> None:
                     moments = load.poisson(most.rate.median * share, options.seconds, seed=number)
-                    batches.new(kind)
-                    records = load.run(open_loop(url, sender, moments))
+                    records = load.run(open_loop(url, sender, moments, lambda: batches.new(kind)))
                     at[share].take(records, batches.new(kind), options.seconds)
 
                 return once
@@ -108,26 +107,24 @@ def _one(
             [points.latencies(f"p{percent}", at.values(), percent) for percent in (50, 95, 99)],
             log_y=True,
         ),
-        Plot(
-            f"{name}-batches",
-            f"Batch sizes ({name})",
-            "requests in a batch",
-            "% of all requests",
-            [points.histogram(f"at {share:.0%}, mean {at[share].mean_batch:.1f}", at[share]) for share in SHOWN],
-            bars=True,
-        ),
+        points.histogram(f"{name}-batches", f"Batch sizes ({name})", {f"at {share:.0%}": at[share] for share in SHOWN}),
     ]
 
 
-async def closed_loop(url: str, sender: Sender, count: int, queue: str = "clip") -> list[load.Record]:
-    """So many requests of a client of its own, `IN_FLIGHT` at a time."""
+async def closed_loop(
+    url: str, sender: Sender, count: int, begins: Callable[[], Any] = int, queue: str = "clip"
+) -> list[load.Record]:
+    """So many requests of a client of its own, `IN_FLIGHT` at a time; ``begins`` is called when it is connected."""
     async with AsyncClient(url, queue=queue) as client:
         await load.closed_loop(sender(client), CONNECT, 8)
+        begins()
         return await load.closed_loop(sender(client), count, IN_FLIGHT)
 
 
-async def open_loop(url: str, sender: Sender, moments: list[float], queue: str = "clip") -> list[load.Record]:
-    """Requests at these moments, of a client of its own.
+async def open_loop(
+    url: str, sender: Sender, moments: list[float], begins: Callable[[], Any] = int, queue: str = "clip"
+) -> list[load.Record]:
+    """Requests at these moments, of a client of its own; ``begins`` is called when it is connected.
 
     Raises:
         ValueError: no request at all falls into so short a load.
@@ -136,4 +133,5 @@ async def open_loop(url: str, sender: Sender, moments: list[float], queue: str =
         raise ValueError("no request arrives within this load: --seconds must be longer")
     async with AsyncClient(url, queue=queue) as client:
         await load.closed_loop(sender(client), CONNECT, 8)
+        begins()
         return await load.open_loop(sender(client), moments)

@@ -98,7 +98,7 @@ def _no_ops(part: Part, options: argparse.Namespace) -> None:
         part.ratio(f"processor time: {_workers(size)} / one", costs[size], costs[1], arrival=arrival)
     spreads = [Spread.of(rates[size]) for size in FLEETS]
     curve = Curve(
-        "no-op",
+        "",
         [float(size) for size in FLEETS],
         [s.median for s in spreads],
         [s.low for s in spreads],
@@ -120,16 +120,15 @@ def _fill(part: Part, options: argparse.Namespace) -> None:
     }
     with server(port) as client, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         fleets = {size: stack.enter_context(_fleet(client, size, "demo", Path(folder))) for size in FLEETS}
-        load.run(closed_loop(url, _texts, 200, fleets[1][0]))
-        most = load.Outcome.of(load.run(closed_loop(url, _texts, 1_000, fleets[1][0]))).rate
+        load.run(closed_loop(url, _texts, 200, queue=fleets[1][0]))
+        most = load.Outcome.of(load.run(closed_loop(url, _texts, 1_000, queue=fleets[1][0]))).rate
 
         def turn(size: int, share: float) -> Callable[[int], None]:
             queue, batches, _ = fleets[size]
 
             def once(number: int) -> None:
                 moments = load.poisson(most * share, options.seconds, seed=number)
-                batches.new(ours.CALLED)
-                records = load.run(open_loop(url, _texts, moments, queue))
+                records = load.run(open_loop(url, _texts, moments, lambda: batches.new(ours.CALLED), queue))
                 at[size, share].take(records, batches.new(ours.CALLED), options.seconds)
 
             return once

@@ -15,7 +15,8 @@ from arq.connections import RedisSettings
 from bench.peers.rounds import DATA, URL, WAIT_S, async_window, serve
 
 SETTINGS = RedisSettings.from_dsn(URL)
-POLL_S = 0.01
+WORKER_POLL_S = 0.01
+RESULT_POLL_S = 0.05  # sooner, and the producer spends its time on asking
 LOGS = {"version": 1, "disable_existing_loggers": True}  # else two lines for each job
 
 
@@ -28,7 +29,7 @@ class WorkerSettings:
     redis_settings = SETTINGS
     max_jobs = 256
     queue_read_limit = 256
-    poll_delay = POLL_S
+    poll_delay = WORKER_POLL_S
     keep_result = 60
     log_results = False
 
@@ -39,7 +40,7 @@ def main() -> None:
 
     async def call() -> None:
         job = await pool.enqueue_job("echo", DATA)
-        if job is None or await job.result(timeout=WAIT_S, poll_delay=POLL_S) != DATA:
+        if job is None or await job.result(timeout=WAIT_S, poll_delay=RESULT_POLL_S) != DATA:
             raise RuntimeError("another answer than the question")
 
     serve(lambda count, in_flight: loop.run_until_complete(async_window(count, in_flight, call)))

@@ -13,7 +13,7 @@ from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
 from bench.peers.rounds import DATA, URL, WAIT_S, async_window, serve
 
-POLL_S = 0.01
+RESULT_POLL_S = 0.05  # sooner, and the producer spends its time on asking
 
 broker = (
     RedisStreamBroker(URL, xread_count=256)
@@ -33,7 +33,7 @@ def main() -> None:
 
     async def call() -> None:
         task = await echo.kiq(DATA)
-        result = await task.wait_result(check_interval=POLL_S, timeout=WAIT_S)
+        result = await task.wait_result(check_interval=RESULT_POLL_S, timeout=WAIT_S)
         if result.return_value != DATA:
             raise RuntimeError("another answer than the question")
 

@@ -143,6 +143,17 @@ def test_given_several_rounds_then_a_point_pools_their_requests_and_keeps_their_
     assert (point.rate.low, point.rate.high) == (0.25, 1.0)  # one result until the last request had ended
     assert point.ms(100) == 3000.0
     assert point.sizes == {1: 3, 2: 4}
-    assert histogram("all", point).y == within([3 / 11 * 100, 8 / 11 * 100])
     assert rates("all", [point]).x == [1.5]
     assert point.note() == "1 expired, the generator was up to 900 ms late"
+
+
+def test_given_batches_of_many_sizes_then_their_histogram_has_bars_of_doubling_width_by_share_of_requests():
+    point = Point("texts", "open loop")
+    point.take([Record(0.0, 0.0, 1.0)], {1: 2, 2: 1, 3: 1, 4: 1, 64: 1, 65: 1})
+
+    plot = histogram("sizes", "Sizes", {"now": point})
+
+    assert plot.ticks == ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128"]
+    assert plot.curves[0].y == within([share / 140 * 100 for share in (2, 2, 7, 0, 0, 0, 64, 65)])
+    assert plot.curves[0].label == "now, mean 20.0"
+    assert histogram("none", "None", {"now": Point("idle", "open loop")}).ticks == ["1"]
