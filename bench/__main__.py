@@ -40,7 +40,8 @@ FORMS = {
     "peer_count": (1_000, 5_000),
     "calls": (200, 1_000),
     "pictures": (200, 1_000),
-    "seconds": (1.0, 5.0),
+    "seconds": (0.5, 5.0),
+    "shares": ((0.2, 0.5, 0.7, 0.9, 1.1), (0.05, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)),
     "backlogs": ((1_000, 100_000), (1_000, 100_000, 1_000_000)),
 }
 
@@ -55,6 +56,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--calls", type=int, help="single calls of a round")
     parser.add_argument("--pictures", type=int, help="pictures of a round")
     parser.add_argument("--seconds", type=float, help="of a round of a load in an open loop")
+    parser.add_argument("--shares", type=_shares, metavar="X,X,...", help="loads, as parts of what a closed loop gets")
     parser.add_argument("--backlogs", type=_numbers, metavar="N,N,...", help="requests that are queued already")
     parser.add_argument(
         "--peers", type=lambda text: [each for each in text.split(",") if each], metavar="NAME,NAME,..."
@@ -74,6 +76,10 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(each) for each in text.split(","))
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(float(each) for each in text.split(","))
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bench import bare, ours
 from bench.environments import CannotInstall
 from bench.harness import cpu_s, in_turn, process, server, singles
-from bench.queue_peers import PEERS, PeerFailed, pinned, started
+from bench.queue_peers import IN_FLIGHT, PEERS, PeerFailed, pinned, quickest, started
 from bench.results import Part
 from bench.stats import percentile
 from clipfleet.cli.local.redis import free_port
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import redis
 
-IN_FLIGHT, DATA = 256, b"x" * 32
+DATA = b"x" * 32
 MOST_S = 4.0  # about as long as a peer's round may take
 OURS, BARE = "clipfleet", "bare script"
 ARRIVAL = f"closed loop, {IN_FLIGHT} in flight"
@@ -39,6 +39,7 @@ class Race:
         self.costs: dict[str, list[float]] = {}
         self.latencies: dict[str, list[float]] = {}
         self.sizes: dict[str, dict[int, int]] = {}
+        self.settings: dict[str, str] = {}
 
     def turn(self, name: str, count: int, run: Callable[[int], dict[str, Any]]) -> Callable[[int], None]:
         """A contestant's turn of a round."""
@@ -81,7 +82,8 @@ def run(options: argparse.Namespace) -> Part:
         "A no-op with 32 bytes of input: one producer process with 256 requests in flight, one worker, every result "
         "received, the same redis-server for all. The bare script is the least that can be done with redis-py and "
         "msgpack: batches of 64, one inbox, pipelined settling, no lease, no validation. Each of the others runs as "
-        "its documentation says for many short tasks; their settings, with the reasons, are in `bench/peers/`.",
+        "its documentation says for many short tasks, in the full form with the quickest of a few settings; these, "
+        "with the reasons, are in `bench/peers/` and `bench/queue_peers.py`.",
     )
     port = free_port()
     with server(port) as client, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -96,7 +98,8 @@ def run(options: argparse.Namespace) -> Part:
         peers = {name: rates for name, rates in race.rates.items() if name not in (OURS, BARE, *part.skipped)}
         for peer in PEERS:
             if peer.name in peers:
-                race.report(peer.name, ", ".join(f"{name} {version}" for name, version in pinned(peer).items()))
+                said = [f"{name} {version}" for name, version in pinned(peer).items()]
+                race.report(peer.name, ", ".join([*said, race.settings[peer.name]]))
         part.ratio("clipfleet / bare script", race.rates[OURS], race.rates[BARE], target=">= 0.5", arrival=ARRIVAL)
         part.ratio("processor time: clipfleet / bare script", race.costs[OURS], race.costs[BARE], arrival=ARRIVAL)
         for name, rates in peers.items():
@@ -150,10 +153,12 @@ def _peers(
         if options.peers is not None and peer.name not in options.peers:
             continue
         try:
-            running = stack.enter_context(started(peer, port, folder))
+            setting = quickest(peer, port, folder) if options.full else next(iter(peer.settings))
+            running = stack.enter_context(started(peer, setting, port, folder))
         except (CannotInstall, PeerFailed) as error:
             race.part.skip(peer.name, str(error))
             continue
+        race.settings[peer.name] = setting
         # Rates need no equal counts, and a slow one on a slow machine must not take all the time there is.
         count = min(options.peer_count, max(IN_FLIGHT * 2, int(running.rate * MOST_S)))
         turns.append(race.turn(peer.name, count, lambda many, running=running: running.round(many, IN_FLIGHT)))

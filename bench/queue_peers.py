@@ -19,19 +19,8 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "peers"
 ROUND_S = 120.0  # for a whole round; the slowest needs a few seconds
+IN_FLIGHT, TRIAL = 256, 768  # of a trial of settings
 WARM_UP = 128  # requests before those that count: a process that stood still has timers to catch up with
-CELERY = [
-    "worker",
-    "-P",
-    "solo",
-    "-c",
-    "1",
-    "--without-gossip",
-    "--without-mingle",
-    "--without-heartbeat",
-    "-l",
-    "ERROR",
-]
 
 
 class PeerFailed(Exception):
@@ -47,24 +36,45 @@ class Peer:
         shown: the packages whose versions are printed.
         worker: its worker's command, in its environment.
         database: of the Redis that all share.
+        settings: more words of the command, and variables of both sides, by what they are called on the page; the
+            first is the one that is likely to be the quickest, the others are tried where there is time for it.
     """
 
     name: str
     shown: tuple[str, ...]
     worker: tuple[str, ...]
     database: int
+    settings: dict[str, tuple[tuple[str, ...], dict[str, str]]]
+
+
+def _celery(name: str, shown: tuple[str, ...], database: int) -> Peer:
+    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR")
+    return Peer(
+        name,
+        shown,
+        ("celery", "-A", f"bench.peers.{name}_peer", "worker", *quiet),
+        database,
+        {
+            "pool solo": (("-P", "solo", "-c", "1"), {}),
+            "pool threads": (("-P", "threads", "-c", "4"), {}),
+            "pool prefork, one process": (("-P", "prefork", "-c", "1"), {}),
+        },
+    )
+
+
+def _polling(*milliseconds: int) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
+    return {f"results polled each {each} ms": ((), {"BENCH_POLL_MS": str(each)}) for each in milliseconds}
 
 
 PEERS = (
-    Peer("celery", ("celery", "kombu"), ("celery", "-A", "bench.peers.celery_peer", *CELERY), 1),
-    Peer(
-        "celery_batches", ("celery-batches", "celery"), ("celery", "-A", "bench.peers.celery_batches_peer", *CELERY), 2
-    ),
+    _celery("celery", ("celery", "kombu"), 1),
+    _celery("celery_batches", ("celery-batches", "celery"), 2),
     Peer(
         "arq",
         ("arq",),
         ("arq", "bench.peers.arq_peer.WorkerSettings", "--custom-log-dict", "bench.peers.arq_peer.LOGS"),
         3,
+        _polling(50, 20, 100),
     ),
     Peer(
         "taskiq",
@@ -74,12 +84,18 @@ PEERS = (
             *("--max-prefetch", "256", "--no-parse", "--ack-type", "when_received", "--log-level", "ERROR"),
         ),
         4,
+        _polling(100, 50, 200),
     ),
     Peer(
         "dramatiq",
         ("dramatiq",),
-        ("dramatiq", "bench.peers.dramatiq_peer", "--processes", "1", "--threads", "4", "--skip-logging"),
+        ("dramatiq", "bench.peers.dramatiq_peer", "--processes", "1", "--skip-logging"),
         5,
+        {
+            "4 threads": (("--threads", "4"), {}),
+            "1 thread, prefetch 256": (("--threads", "1"), {"dramatiq_queue_prefetch": "256"}),
+            "8 threads, prefetch 256": (("--threads", "8"), {"dramatiq_queue_prefetch": "256"}),
+        },
     ),
 )
 
@@ -150,8 +166,27 @@ class Running:
         return f"{text}; it last said: {rows[-1].strip()[:160]}" if rows else text
 
 
+def quickest(peer: Peer, port: int, logs: Path) -> str:
+    """Which of its settings to race with: each is tried for a moment.
+
+    Raises:
+        CannotInstall: its environment cannot be made.
+        PeerFailed: it answers with none of them.
+    """
+    rates, failures = {}, []
+    for setting in peer.settings:
+        try:
+            with started(peer, setting, port, logs) as running:
+                rates[setting] = TRIAL / running.round(TRIAL, IN_FLIGHT)["seconds"]
+        except PeerFailed as error:
+            failures.append(f"{setting}: {error}")
+    if not rates:
+        raise PeerFailed("; ".join(failures))
+    return max(rates, key=rates.__getitem__)
+
+
 @contextmanager
-def started(peer: Peer, port: int, logs: Path) -> Iterator[Running]:
+def started(peer: Peer, setting: str, port: int, logs: Path) -> Iterator[Running]:
     """The peer, warmed up.
 
     Raises:
@@ -159,11 +194,14 @@ def started(peer: Peer, port: int, logs: Path) -> Iterator[Running]:
         PeerFailed: it does not answer.
     """
     tools = environment(peer.name, FOLDER / f"{peer.name}.txt")
+    words, variables = peer.settings[setting]
     root = str(FOLDER.parents[1])
-    env = {**os.environ, "PYTHONPATH": root, "BENCH_REDIS_URL": f"redis://127.0.0.1:{port}/{peer.database}"}
+    url = f"redis://127.0.0.1:{port}/{peer.database}"
+    env = {**os.environ, "PYTHONPATH": root, "BENCH_REDIS_URL": url, **variables}
     errors, errors_too = logs / f"{peer.name}.log", logs / f"{peer.name}-producer.log"
+    command = (str(tools / peer.worker[0]), *peer.worker[1:], *words)
     with ExitStack() as stack:
-        worker = stack.enter_context(process(str(tools / peer.worker[0]), *peer.worker[1:], env=env, log=errors))
+        worker = stack.enter_context(process(*command, env=env, log=errors))
         producer = start(
             str(tools / "python"),
             "-m",

@@ -17,12 +17,10 @@ from clipfleet.schemas.keys import QueueKeys
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     Sender = Callable[[AsyncClient], Callable[[int], Awaitable[Any]]]
 
-SHARES = (0.05, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.1)
-SHOWN = (0.2, 0.7, 0.9)  # in the histogram
 IN_FLIGHT = 128
 DIFFERENT = 32
 CONNECT = 32  # requests of a new client before those that count: it is connected then, and its inbox is there
@@ -65,7 +63,7 @@ def _one(
 ) -> None:
     port = free_port()
     url = f"redis://127.0.0.1:{port}"
-    at = {share: Point(f"{name}: {share:.0%} of that", "open loop, Poisson") for share in SHARES}
+    at = {share: Point(f"{name}: {share:.0%} of that", "open loop, Poisson") for share in options.shares}
     with server(port) as redis_client, tempfile.TemporaryDirectory() as folder:
         batches = ours.Batches(Path(folder) / "batches")
         with ours.worker(url, Path(folder) / "batches", **settings):
@@ -84,7 +82,7 @@ def _one(
 
                 return once
 
-            in_turn(options.rounds, [turn(share) for share in SHARES])
+            in_turn(options.rounds, [turn(share) for share in options.shares])
     precision = "" if settings["model"] == "none" else f"{settings['model']}, fp32"
     for point in (most, *at.values()):
         point.add_to(part, precision=precision)
@@ -107,8 +105,17 @@ def _one(
             [points.latencies(f"p{percent}", at.values(), percent) for percent in (50, 95, 99)],
             log_y=True,
         ),
-        points.histogram(f"{name}-batches", f"Batch sizes ({name})", {f"at {share:.0%}": at[share] for share in SHOWN}),
+        points.histogram(
+            f"{name}-batches",
+            f"Batch sizes ({name})",
+            {f"at {share:.0%}": at[share] for share in _shown(options.shares)},
+        ),
     ]
+
+
+def _shown(shares: Sequence[float]) -> list[float]:
+    """A low, a middle and a high load of all, for the histogram."""
+    return [shares[index] for index in sorted({0, len(shares) // 2, len(shares) - 1})]
 
 
 async def closed_loop(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import redis
 
 FLEETS = (1, 2, 4)
-SHARES = (0.1, 0.5, 0.8)
+SHARES = (0.2, 0.8)
 IN_FLIGHT, DATA = 256, b"x" * 32
 TEXTS = ("a red heart", "a dog on a beach", "a black car at night", "two people who laugh")
 

@@ -6,6 +6,7 @@ would measure nothing but that), how many jobs are read at a time. Both run on u
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 import uvloop
@@ -16,7 +17,7 @@ from bench.peers.rounds import DATA, URL, WAIT_S, async_window, serve
 
 SETTINGS = RedisSettings.from_dsn(URL)
 WORKER_POLL_S = 0.01
-RESULT_POLL_S = 0.05  # sooner, and the producer spends its time on asking
+RESULT_POLL_S = int(os.environ.get("BENCH_POLL_MS", "100")) / 1000  # sooner, and the producer is busy asking
 LOGS = {"version": 1, "disable_existing_loggers": True}  # else two lines for each job
 
 

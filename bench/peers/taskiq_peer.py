@@ -7,13 +7,15 @@ at reception a round trip; results are polled for, 200 ms apart by default, whic
 
 from __future__ import annotations
 
+import os
+
 import uvloop
 from taskiq.serializers import ORJSONSerializer
 from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
 from bench.peers.rounds import DATA, URL, WAIT_S, async_window, serve
 
-RESULT_POLL_S = 0.05  # sooner, and the producer spends its time on asking
+RESULT_POLL_S = int(os.environ.get("BENCH_POLL_MS", "100")) / 1000  # sooner, and the producer is busy asking
 
 broker = (
     RedisStreamBroker(URL, xread_count=256)

@@ -23,7 +23,8 @@ def bench(folder, *words):
 
 
 def test_given_the_queue_and_a_single_call_then_they_are_measured_and_shown_together(tmp_path):
-    parts, page = bench(tmp_path, "queue", "--count", "500", "--peers", "")
+    parts, page = bench(tmp_path, "single", "queue", "--count", "500", "--calls", "20", "--peers", "")
+    assert list(parts) == ["queue", "single"]  # in the page's order
     assert {figure["name"] for figure in parts["queue"]["figures"]} >= {
         "bare script: no-op requests",
         "clipfleet: no-op requests",
@@ -35,8 +36,6 @@ def test_given_the_queue_and_a_single_call_then_they_are_measured_and_shown_toge
     ours = next(figure for figure in parts["queue"]["figures"] if figure["name"] == "clipfleet: no-op requests")
     assert sum(int(size) * count for size, count in ours["batches"].items()) == 1_000  # each request once
 
-    parts, page = bench(tmp_path, "single", "--calls", "20")
-    assert list(parts) == ["queue", "single"]  # what was there stays
     assert "## What the queue costs" in page
     assert "## A single call on an idle fleet" in page
 
