@@ -88,10 +88,9 @@ def run(options: argparse.Namespace) -> Part:
     port = free_port()
     with server(port) as client, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         race = Race(part)
-        turns = [
-            *mine(race, client, stack, Path(folder), options.count),
-            *_peers(race, port, stack, Path(folder), options),
-        ]
+        # Peers first: while their settings are tried nobody else needs to be there.
+        theirs = _peers(race, port, stack, Path(folder), options)
+        turns = [*mine(race, client, stack, Path(folder), options.count), *theirs]
         in_turn(options.rounds, turns)
         race.report(BARE)
         race.report(OURS)

@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,7 +21,7 @@ if not (Path(__file__).parents[2] / "bench").is_dir():
 from bench import environments, queue_peers
 from bench.harness import cpu_s, in_turn, pause, process, start, stop
 from bench.queue_overhead import Race
-from bench.queue_peers import PeerFailed, Running
+from bench.queue_peers import Peer, PeerFailed, Running, quickest
 from bench.results import Part
 
 REPOSITORY = Path(__file__).parents[2]
@@ -171,3 +172,24 @@ def test_given_an_environment_of_the_same_requirements_then_it_is_taken_as_it_is
     environments.environment("good", requirements)
     assert len(ran) == 4
     assert os.fspath(requirements) in ran[-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [({"a": 2.0, "b": 1.0, "c": None}, "b"), ({"a": None, "b": None, "c": 3.0}, "c")],
+)
+def test_given_several_settings_then_the_quickest_that_runs_is_taken(monkeypatch, tmp_path, seconds, expected):
+    @contextmanager
+    def started(peer, setting, port, logs):
+        if seconds[setting] is None:
+            raise PeerFailed("it does not answer")
+        yield SimpleNamespace(round=lambda count, in_flight: {"seconds": seconds[setting]})
+
+    monkeypatch.setattr(queue_peers, "started", started)
+    peer = Peer("odd", (), ("odd",), 1, {name: ((), {}) for name in seconds})
+
+    assert quickest(peer, 1, tmp_path) == expected
+
+    seconds.update(dict.fromkeys(seconds))
+    with pytest.raises(PeerFailed, match="a: it does not answer; b: it does not answer; c: it does not answer"):
+        quickest(peer, 1, tmp_path)
