@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 
 from bench import report
+from bench.queue_peers import PEERS
 from bench.results import load, machine, now, save, versions
 from clipfleet.cli.local.redis import find_redis_server
 
@@ -69,6 +70,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     for name, forms in FORMS.items():
         if getattr(options, name) is None:
             setattr(options, name, forms[options.full])
+    if unknown := [name for name in options.peers or () if name not in {peer.name for peer in PEERS}]:
+        parser.error(f"no peer {', '.join(unknown)}; there are {', '.join(peer.name for peer in PEERS)}")
     if options.rounds < 1 or options.count < 1 or options.peer_count < 1 or options.calls < 1:
         parser.error("--rounds, --count, --peer-count and --calls are 1 or more")
     return options

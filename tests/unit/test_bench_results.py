@@ -189,7 +189,7 @@ def test_given_words_then_the_form_decides_what_they_do_not_say():
     assert full.what == ["queue"]
 
 
-@pytest.mark.parametrize("words", [["nothing"], ["--rounds", "0"], ["--peers-of", "x"], ["--backlogs", "many"]])
+@pytest.mark.parametrize("words", [["nothing"], ["--rounds", "0"], ["--peers", "arq,rq"], ["--backlogs", "many"]])
 def test_given_words_that_say_nothing_then_it_ends_with_the_usage(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         parse(words)
