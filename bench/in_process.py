@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> Part:
         '"in the loop" also let the loop stand still while the function runs.',
     )
     found: dict[str, list[float]] = {}
+    busy: dict[str, list[float]] = {}
     sizes: dict[str, dict[int, int]] = {}
 
     def turn(name: str, work: Callable[[int, dict[int, int]], float], count: int) -> Callable[[int], None]:
@@ -38,7 +39,9 @@ def run(options: argparse.Namespace) -> Part:
             if number < 0:  # warm-up
                 work(count // 10, {})
                 return
+            began = time.process_time()
             found.setdefault(name, []).append(work(count, sizes.setdefault(name, {})) / count * 1e6)
+            busy.setdefault(name, []).append((time.process_time() - began) / count * 1e6)
 
         return once
 
@@ -70,6 +73,7 @@ def run(options: argparse.Namespace) -> Part:
     for what, (limit, mine, target) in limits.items():
         # Of times, so upside down: how much of the limit's speed is left.
         part.ratio(f"speed: {mine} / {what}", found[limit], found[mine], target=target)
+        part.ratio(f"by processor time: {mine} / {what}", busy[limit], busy[mine])
     return part
 
 

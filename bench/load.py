@@ -18,6 +18,8 @@ from bench.stats import percentile
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+FEWEST = 30
+
 
 @dataclass(slots=True)
 class Record:
@@ -78,6 +80,11 @@ class Outcome:
             failed=failed,
             late=percentile([record.sent - record.intended for record in records], 99),
         )
+
+
+def long_enough(rate: float, seconds: float) -> float:
+    """So many seconds, or more where fewer than `FEWEST` requests would come: of five there is no p99, of none nothing."""
+    return max(seconds, FEWEST / rate)
 
 
 def poisson(rate: float, seconds: float, seed: int = 0) -> list[float]:

@@ -76,9 +76,11 @@ def _one(
 
             def turn(share: float) -> Callable[[int], None]:
                 def once(number: int) -> None:
-                    moments = load.poisson(most.rate.median * share, options.seconds, seed=number)
+                    rate = most.rate.median * share
+                    seconds = load.long_enough(rate, options.seconds)
+                    moments = load.poisson(rate, seconds, seed=number)
                     records = load.run(open_loop(url, sender, moments, lambda: batches.new(kind)))
-                    at[share].take(records, batches.new(kind), options.seconds)
+                    at[share].take(records, batches.new(kind), seconds)
 
                 return once
 
@@ -131,13 +133,7 @@ async def closed_loop(
 async def open_loop(
     url: str, sender: Sender, moments: list[float], begins: Callable[[], Any] = int, queue: str = "clip"
 ) -> list[load.Record]:
-    """Requests at these moments, of a client of its own; ``begins`` is called when it is connected.
-
-    Raises:
-        ValueError: no request at all falls into so short a load.
-    """
-    if not moments:
-        raise ValueError("no request arrives within this load: --seconds must be longer")
+    """Requests at these moments, of a client of its own; ``begins`` is called when it is connected."""
     async with AsyncClient(url, queue=queue) as client:
         await load.closed_loop(sender(client), CONNECT, 8)
         begins()

@@ -127,9 +127,10 @@ def _fill(part: Part, options: argparse.Namespace) -> None:
             queue, batches, _ = fleets[size]
 
             def once(number: int) -> None:
-                moments = load.poisson(most * share, options.seconds, seed=number)
+                seconds = load.long_enough(most * share, options.seconds)
+                moments = load.poisson(most * share, seconds, seed=number)
                 records = load.run(open_loop(url, _texts, moments, lambda: batches.new(ours.CALLED), queue))
-                at[size, share].take(records, batches.new(ours.CALLED), options.seconds)
+                at[size, share].take(records, batches.new(ours.CALLED), seconds)
 
             return once
 

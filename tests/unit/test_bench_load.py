@@ -13,7 +13,7 @@ from support.virtual_loop import VirtualLoop
 if not (Path(__file__).parents[2] / "bench").is_dir():
     pytest.skip("the tests were copied away from the sources, to try the wheel", allow_module_level=True)
 
-from bench.load import Outcome, Record, closed_loop, open_loop, poisson
+from bench.load import Outcome, Record, closed_loop, long_enough, open_loop, poisson
 from bench.points import Point, histogram, rates
 
 
@@ -132,6 +132,12 @@ def test_given_a_rate_then_random_arrivals_keep_it_and_are_as_uneven_as_poisson_
     # Of exponential gaps the deviation is the mean; of even ones it would be nothing.
     assert statistics.pstdev(gaps) == pytest.approx(statistics.fmean(gaps), rel=0.03)
     assert poisson(1_000, 1.0, seed=3) != poisson(1_000, 1.0, seed=4)
+
+
+def test_given_a_rate_so_low_that_hardly_any_request_would_come_then_the_load_is_longer():
+    assert long_enough(1_000.0, 0.5) == 0.5
+    assert long_enough(2.0, 0.5) == 15.0
+    assert all(poisson(2.0, 15.0, seed=seed) for seed in range(100))
 
 
 def test_given_several_rounds_then_a_point_pools_their_requests_and_keeps_their_rates_apart():
