@@ -83,7 +83,7 @@ class Outcome:
 
 
 def long_enough(rate: float, seconds: float) -> float:
-    """So many seconds, or more where fewer than `FEWEST` requests would come: of five there is no p99, of none nothing."""
+    """So many seconds, or more where fewer than `FEWEST` requests would come: of five there is no p99."""
     return max(seconds, FEWEST / rate)
 
 
