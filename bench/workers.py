@@ -12,10 +12,11 @@ from bench.harness import cpu_s, in_turn, server, until
 from bench.points import Point
 from bench.results import Curve, Part, Plot
 from bench.stats import Spread, percentile
-from bench.under_load import closed_loop, open_loop
+from bench.under_load import agreement, closed_loop, open_loop
 from clipfleet.cli.local.redis import free_port
 from clipfleet.producer import AsyncClient, Client
 from clipfleet.schemas.keys import QueueKeys
+from clipfleet.worker.config import NO_MODEL
 
 if TYPE_CHECKING:
     import argparse
@@ -34,9 +35,10 @@ def run(options: argparse.Namespace) -> Part:
     part = Part(
         "workers",
         "Fleets of one, two and four workers",
-        f"No-ops from one producer process with {IN_FLIGHT} in flight. Then texts with the demo model in an open loop, "
-        "at the same rates for all fleets: with more workers a batch is filled by fewer requests. All workers share "
-        "the cores of this machine with the producer and Redis, so more of them cannot be quicker than those allow.",
+        f"No-ops from one producer process with {IN_FLIGHT} in flight. Then texts with the demo model in an open "
+        "loop, at the same rates for all fleets: with more workers a batch is filled by fewer requests. All "
+        "workers share the cores of this machine with the producer and Redis, so more of them cannot be quicker "
+        "than those allow. The cosine is the lowest between vectors of the same texts one by one and in batches.",
     )
     _no_ops(part, options)
     _fill(part, options)
@@ -65,7 +67,7 @@ def _no_ops(part: Part, options: argparse.Namespace) -> None:
     with server(port) as client, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
 
         def turn(size: int) -> Callable[[int], None]:
-            queue, batches, pids = stack.enter_context(_fleet(client, size, "none", Path(folder)))
+            queue, batches, pids = stack.enter_context(_fleet(client, size, NO_MODEL, Path(folder)))
             fleet = stack.enter_context(Client(f"redis://127.0.0.1:{port}", queue=queue))
 
             def once(_: int) -> None:
@@ -121,6 +123,7 @@ def _fill(part: Part, options: argparse.Namespace) -> None:
     with server(port) as client, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         fleets = {size: stack.enter_context(_fleet(client, size, "demo", Path(folder))) for size in FLEETS}
         load.run(closed_loop(url, _texts, 200, queue=fleets[1][0]))
+        cosine = load.run(agreement(url, _texts, fleets[1][0]))
         most = load.Outcome.of(load.run(closed_loop(url, _texts, 1_000, queue=fleets[1][0]))).rate
 
         def turn(size: int, share: float) -> Callable[[int], None]:
@@ -136,7 +139,7 @@ def _fill(part: Part, options: argparse.Namespace) -> None:
 
         in_turn(options.rounds, [turn(size, share) for share in SHARES for size in FLEETS])
     for point in at.values():
-        point.add_to(part, precision="demo, fp32")
+        point.add_to(part, precision="demo, fp32", agreement=cosine)
     x = "offered requests / s"
     lines = {_workers(size): [at[size, share] for share in SHARES] for size in FLEETS}
     full = [points.batches(label, line) for label, line in lines.items()]
