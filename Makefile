@@ -18,7 +18,7 @@ help:
 	@echo "make demo    pictures found by words: installs, starts everything, indexes, asks, stops everything"
 	@echo "make test    the tests"
 	@echo "make lint    formatting, lint, types, import rules"
-	@echo "make bench   the benchmarks"
+	@echo "make bench   the benchmarks, and docs/performance.md of them   (ARGS=--full, ARGS=queue: longer, a part)"
 	@echo "make chaos   faults injected on purpose   (MINUTES=10: a random one every few seconds, and an audit)"
 	@echo "make fuzz    the decoders under coverage-guided fuzzing   (SECONDS=60)"
 	@echo "make audit   known vulnerabilities in what is installed, and suspicious lines in what is written"
@@ -53,7 +53,7 @@ else
 endif
 
 clean:
-	rm -rf $(VENV) .demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # pip before 25.1 knows no --group.
 $(VENV)/.pip:

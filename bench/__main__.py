@@ -1,31 +1,121 @@
-"""Ours and what it is compared with in turn, in one run: ``python -m bench [queue|pipelines|live] [--rounds N]``."""
+"""Ours and what it is compared with in turn, in one run.
+
+python -m bench                  all parts, in less than five minutes
+python -m bench --full           the same with longer rounds, in less than an hour
+python -m bench queue growth     these parts alone
+python -m bench report           the page once more, of the figures that are there
+
+The figures go to OUT/performance/results.json, and a page with its pictures is made of them: OUT/performance.md.
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-from importlib.metadata import version
+import importlib
+import signal
+import sys
+import time
+import traceback
 from pathlib import Path
 
-from bench import live_latency, pipelines, queue_overhead
+from bench import report
+from bench.queue_peers import PEERS
+from bench.results import load, machine, now, save, versions
+from clipfleet.cli.local.redis import find_redis_server
+
+# Module and function of each part, in the order of the page. A part takes the options and gives a `results.Part`.
+PARTS = {
+    "queue": "bench.queue_overhead:run",
+    "single": "bench.queue_overhead:single",
+    "batched": "bench.in_process:run",
+    "load": "bench.under_load:run",
+    "growth": "bench.growth:run",
+    "workers": "bench.workers:run",
+    "live": "bench.live_latency:run",
+    "start": "bench.start:run",
+    "pipelines": "bench.pipelines:run",
+}
+# What a round of each form is made of.
+FORMS = {
+    "rounds": (5, 7),
+    "count": (10_000, 50_000),
+    "peer_count": (1_000, 5_000),
+    "calls": (200, 1_000),
+    "pictures": (200, 1_000),
+    "seconds": (0.5, 5.0),
+    "shares": ((0.2, 0.5, 0.7, 0.9, 1.1), (0.05, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)),
+    "backlogs": ((1_000, 100_000), (1_000, 100_000, 1_000_000)),
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("what", nargs="*", choices=["queue", "pipelines", "live", []], help="left out: all of them")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=20_000, help="no-op requests of a round")
-    parser.add_argument("--pictures", type=int, default=1_000, help="pictures of a round")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a round of live queries")
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}, or report; all if left out")
+    parser.add_argument("--full", action="store_true", help="longer rounds, and more of them")
+    parser.add_argument("--rounds", type=int, help="rounds of each part (5, or 7 with --full)")
+    parser.add_argument("--count", type=int, help="no-op requests of a round")
+    parser.add_argument("--peer-count", type=int, help="of those, for a peer, which takes its time")
+    parser.add_argument("--calls", type=int, help="single calls of a round")
+    parser.add_argument("--pictures", type=int, help="pictures of a round")
+    parser.add_argument("--seconds", type=float, help="of a round of a load in an open loop")
+    parser.add_argument("--shares", type=_shares, metavar="X,X,...", help="loads, as parts of what a closed loop gets")
+    parser.add_argument("--backlogs", type=_numbers, metavar="N,N,...", help="requests that are queued already")
+    parser.add_argument(
+        "--peers", type=lambda text: [each for each in text.split(",") if each], metavar="NAME,NAME,..."
+    )
     parser.add_argument("--model", default="demo", help="of the pictures; any but the demo is compared with open_clip")
-    options = parser.parse_args()
-    model = next((row for row in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in row), "?: ?")
-    print(f"{platform.python_version()}, {model.split(': ')[1]}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    print(", ".join(f"{name} {version(name)}" for name in ("clipfleet", "redis", "hiredis", "msgpack", "onnxruntime")))
-    for name in options.what or ("queue", "pipelines", "live"):
-        {"queue": queue_overhead.run, "pipelines": pipelines.run, "live": live_latency.run}[name](options)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs", help="where the page goes")
+    options = parser.parse_args(words)
+    if unknown := [name for name in options.what if name not in (*PARTS, "report")]:
+        parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}, and report")
+    for name, forms in FORMS.items():
+        if getattr(options, name) is None:
+            setattr(options, name, forms[options.full])
+    if unknown := [name for name in options.peers or () if name not in {peer.name for peer in PEERS}]:
+        parser.error(f"no peer {', '.join(unknown)}; there are {', '.join(peer.name for peer in PEERS)}")
+    if options.rounds < 1 or options.count < 1 or options.peer_count < 1 or options.calls < 1:
+        parser.error("--rounds, --count, --peer-count and --calls are 1 or more")
+    return options
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in text.split(","))
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(float(each) for each in text.split(","))
+
+
+def main() -> int:
+    options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else what was started would not be stopped in order
+    file = options.out / "performance" / "results.json"
+    parts = load(file)
+    wanted = [name for name in PARTS if name in options.what or not options.what]
+    here, using = machine(), versions(str(find_redis_server()))
+    print(", ".join(f"{name} {value}" for name, value in (*here.items(), *using.items())))
+    failed = []
+    for name in wanted:
+        print(f"\n== {name}", flush=True)
+        began = time.monotonic()
+        module, _, function = PARTS[name].partition(":")
+        try:
+            part = getattr(importlib.import_module(module), function)(options)
+        except Exception:  # noqa: BLE001  (one part that fails takes no other with it)
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        part.took_s, part.at, part.rounds, part.full = time.monotonic() - began, now(), options.rounds, options.full
+        part.machine, part.versions = here, {**using, **part.versions}
+        parts[name] = part
+        save(file, {each: parts[each] for each in (*PARTS, *parts) if each in parts})
+    if parts:
+        report.write(options.out, {each: parts[each] for each in (*PARTS, *parts) if each in parts})
+        print(f"\nwritten: {options.out / 'performance.md'}")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -35,24 +35,28 @@ def prepare(client: redis.Redis) -> None:
     client.xgroup_create(STREAM, GROUP, "0", mkstream=True)
 
 
-def produce(client: redis.Redis, count: int, in_flight: int, data: bytes) -> float:
-    """Send ``count`` requests, ``in_flight`` at a time; seconds until all results were received."""
+def produce(client: redis.Redis, count: int, in_flight: int, data: bytes) -> tuple[float, list[float]]:
+    """Send ``count`` requests, ``in_flight`` at a time; seconds until all results were received, and of each."""
     began = time.perf_counter()
-    sent = received = 0
-    while received < count:
-        room = min(in_flight - (sent - received), count - sent)
+    sent_at: list[float] = []
+    latencies: list[float] = []
+    while len(latencies) < count:
+        sent = len(sent_at)
+        room = min(in_flight - (sent - len(latencies)), count - sent)
         if room > 0:
+            now = time.perf_counter()
             with client.pipeline(transaction=False) as pipe:
                 for number in range(sent, sent + room):
                     pipe.xadd(STREAM, {"m": msgpack.packb({"id": str(number), "data": data})})
                 pipe.execute()
-            sent += room
+            sent_at += [now] * room
         first = client.blpop(INBOX, timeout=10)
-        results = [first[1], *(client.lpop(INBOX, in_flight) or [])]
-        for raw in results:
-            msgpack.unpackb(raw)
-        received += len(results)
-    return time.perf_counter() - began
+        if first is None:
+            raise TimeoutError("the bare worker does not answer")
+        results = [msgpack.unpackb(raw) for raw in (first[1], *(client.lpop(INBOX, in_flight) or []))]
+        now = time.perf_counter()
+        latencies += [now - sent_at[int(result["id"])] for result in results]
+    return time.perf_counter() - began, latencies
 
 
 if __name__ == "__main__":

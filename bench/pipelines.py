@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from bench.harness import line, process, server
+from bench.harness import in_turn, process, server
+from bench.pictures import jpeg
+from bench.results import Part
 from clipfleet import pipeline
 from clipfleet.cli.local.redis import free_port
 from clipfleet.operators import clip_image
@@ -23,10 +25,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DIFFERENT = 50
+MINE = "here, in batches"
 
 
-def run(options: argparse.Namespace) -> None:
-    pictures = [jpeg(number) for number in range(DIFFERENT)] * (options.pictures // DIFFERENT)
+def run(options: argparse.Namespace) -> Part:
+    """Pictures a second of each way, and how near their vectors are to each other."""
+    part = Part(
+        "pipelines",
+        "One pipeline here, and on the fleet",
+        "Pictures of 640 x 480 as JPEG to vectors: the same pipeline in this process in batches and one by one, on a "
+        "fleet of one worker, and, with `--model ViT-B-32/random` where torch is installed, by open_clip on torch, "
+        "eager, one picture at a time. The cosine is the lowest between any two ways over a few pictures.",
+    )
+    pictures = [jpeg(number) for number in range(DIFFERENT)] * max(1, options.pictures // DIFFERENT)
     one_by_one = pictures[: max(DIFFERENT, len(pictures) // 10)]
     features = pipeline.input("image").map("image", "vector", clip_image()).output("vector")
     port = free_port()
@@ -40,39 +51,37 @@ def run(options: argparse.Namespace) -> None:
     ):
         fleet.embed_image(pictures[0], timeout=120)
         eager = open_clip(options.model)
-        agree(features, fleet, eager, pictures[:3])
-        rates: dict[str, list[float]] = {}
-        turns: list[tuple[str, Callable[[], Any], int]] = [
-            ("here, in batches", lambda: [one.table for one in features.batch(pictures)], len(pictures)),
-            (
-                "on the fleet",
+        agreement = agree(features, fleet, eager, pictures[:3])
+        ways: dict[str, tuple[Callable[[], Any], int]] = {
+            MINE: (lambda: [one.table for one in features.batch(pictures)], len(pictures)),
+            "on the fleet": (
                 lambda: [one.vector for one in fleet.map(map(requests.embed_image, pictures))],
                 len(pictures),
             ),
-            ("here, one by one", lambda: [features(one) for one in one_by_one], len(one_by_one)),
-        ]
+            "here, one by one": (lambda: [features(one) for one in one_by_one], len(one_by_one)),
+        }
         if eager is not None:
-            turns.append(
-                ("open_clip in torch, one by one", lambda: [eager(one) for one in one_by_one], len(one_by_one))
-            )
-        for number in range(options.rounds):
-            for name, turn, count in turns if number % 2 else reversed(turns):
-                began = time.perf_counter()
-                turn()
-                rates.setdefault(name, []).append(count / (time.perf_counter() - began))
-        for name, _, _ in turns:
-            line(f"{options.model}: pictures/s {name}", rates[name], "{:,.1f}")
-        for name, _, _ in turns[1:]:
-            ratios = [mine / other for mine, other in zip(rates["here, in batches"], rates[name], strict=True)]
-            line(f"in batches / {name}", ratios, "{:.2f}")
+            ways["open_clip in torch, one by one"] = lambda: [eager(one) for one in one_by_one], len(one_by_one)
+        rates: dict[str, list[float]] = {name: [] for name in ways}
+        in_turn(options.rounds, [_turn(rates[name], *way) for name, way in ways.items()])
+    precision = f"{options.model}, fp32"
+    arrival = {MINE: "all at once", "on the fleet": "closed loop, 256 in flight"}
+    for name, values in rates.items():
+        how = arrival.get(name, "one at a time")
+        part.add(name, values, "pictures/s", arrival=how, precision=precision, agreement=agreement)
+    for name, values in rates.items():
+        if name != MINE:
+            part.ratio(f"{MINE} / {name}", rates[MINE], values, precision=precision, agreement=agreement)
+    return part
 
 
-def jpeg(seed: int) -> bytes:
-    """A smooth picture of 640 x 480, as a camera's JPEG weighs it."""
-    small = np.random.default_rng(seed).integers(0, 256, (30, 40, 3), dtype=np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(small).resize((640, 480), Image.Resampling.BICUBIC).save(out, "JPEG", quality=90)
-    return out.getvalue()
+def _turn(rates: list[float], work: Callable[[], Any], count: int) -> Callable[[int], None]:
+    def once(_: int) -> None:
+        began = time.perf_counter()
+        work()
+        rates.append(count / (time.perf_counter() - began))
+
+    return once
 
 
 def open_clip(model: str) -> Callable[[bytes], Any] | None:
@@ -104,11 +113,11 @@ def open_clip(model: str) -> Callable[[bytes], Any] | None:
     return embed
 
 
-def agree(features: Any, fleet: Client, eager: Callable[[bytes], Any] | None, pictures: list[bytes]) -> None:
-    """Say how near the vectors are to each other: a speed is worth nothing without it."""
+def agree(features: Any, fleet: Client, eager: Callable[[bytes], Any] | None, pictures: list[bytes]) -> float:
+    """The lowest cosine between the ways: a speed is worth nothing without it."""
     lowest = 1.0
     for picture in pictures:
         mine = features(picture).item()
         others = [np.asarray(fleet.embed_image(picture).vector)] + ([eager(picture)] if eager is not None else [])
         lowest = min(lowest, *(float(mine @ other) for other in others))
-    print(f"lowest cosine between the ways: {lowest:.7f}")
+    return lowest
