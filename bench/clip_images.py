@@ -11,7 +11,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from bench.clip_plain import Plain, torch_python
-from bench.clip_work import BATCHES, WORKER, Fleet, Line, Parts, Spent, fleets, ratios, rounds_of
+from bench.clip_work import BATCHES, WORKER, Fleet, Line, Parts, Spent, cpu_line, fleets, ratios, rounds_of
 from bench.pipelines import DIFFERENT, jpeg
 from clipfleet.models import resolve_model
 from clipfleet.models.runtime import lowest_cosine
@@ -73,7 +73,7 @@ def _bf16(stack: contextlib.ExitStack, model: str, python: str) -> dict[str, Fle
     """A worker with converted weights, where torch is."""
     if not python:
         return {}
-    flags = ["--model", model, "--providers", "torch", "--precision", "bf16", "--max-batch-size", "16"]
+    flags = ["--model", model, "--providers", "torch-bf16", "--max-batch-size", "16"]
     return stack.enter_context(fleets({"bf16": flags}, command=(python, *WORKER[1:])))
 
 
@@ -105,21 +105,30 @@ def _vectors(fleet: Fleet, pictures: list[bytes]) -> Any:
 
 
 def _lines(
-    spent: dict[str, list[Spent]], ours: dict[str, Fleet], agreement: dict[str, str], about: dict[str, Any]
+    spent: dict[str, list[Spent]], ours: dict[str, Fleet], agreement: dict[str, str], about: dict[str, Any], said: str
 ) -> list[Line]:
     decode, model = spent["decode"], spent["model"]
     allowed = tuple(1 / (1 / one.rate + 1 / other.rate) for one, other in zip(decode, model, strict=True))
     cpu = tuple(one.cpu_ms + other.cpu_ms for one, other in zip(decode, model, strict=True))
     lines = [
-        Line("decode and resize alone", tuple(one.rate for one in decode), "pictures/s", facts=_cpu(decode)),
-        Line("model alone", tuple(one.rate for one in model), "pictures/s", facts=about | _cpu(model)),
+        Line(
+            "decode and resize alone", tuple(one.rate for one in decode), "pictures/s", facts={"CPU": cpu_line(decode)}
+        ),
+        Line("model alone", tuple(one.rate for one in model), "pictures/s", facts=about | {"CPU": cpu_line(model)}),
         Line("what the cores allow", allowed, "pictures/s"),
     ]
     plain = spent.get("plain")
     if plain is None:
         lines.append(Line("plain pipeline", why="no torch here: CLIPFLEET_BENCH_TORCH names a Python that has it"))
     else:
-        lines.append(Line("plain pipeline", tuple(one.rate for one in plain), "pictures/s", facts=_cpu(plain)))
+        lines.append(
+            Line(
+                "plain pipeline",
+                tuple(one.rate for one in plain),
+                "pictures/s",
+                facts={"runs": said, "CPU": cpu_line(plain)},
+            )
+        )
     for name, fleet in ours.items():
         mine = spent[name]
         rates = tuple(one.rate for one in mine)
@@ -128,7 +137,7 @@ def _lines(
             "batches": fleet.histogram,
             "precision": "bf16 weights" if name == "bf16" else "fp32",
             "agreement": agreement[name],
-            **_cpu(mine),
+            "CPU": cpu_line(mine),
         }
         lines.append(Line(f"clipfleet, {name}", rates, "pictures/s", facts=facts))
         if name != "bf16":
@@ -139,11 +148,6 @@ def _lines(
             target = TARGET_BF16 if name == "bf16" else None
             lines.append(Line(f"clipfleet, {name} / plain", ratios(rates, [one.rate for one in plain]), target=target))
     return lines
-
-
-def _cpu(spent: list[Spent]) -> dict[str, str]:
-    each = sorted(one.cpu_ms for one in spent)
-    return {"CPU": f"{each[len(each) // 2]:.1f} ms of a core for each"}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the CLIP benchmarks share: what each part of the work takes alone, a fleet of their own, and lines of a table."""
+"""What the CLIP benchmarks share: what each part of the work takes alone, a fleet of their own, lines of a table."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Parts:
         for split in self._runtimes:
             for batch in self._batches:
                 way = Best(batch, *split)
-                some = items[: max(batch * split[1], 32)]
+                some = items[: max(2 * batch * split[1], 32)]
                 self.model(some[: batch * split[1]], way)  # the arena grows
                 found[way] = min(self.model(some, way).wall_s / len(some) for _ in range(2))
         return min(found, key=lambda way: found[way])
@@ -197,6 +197,11 @@ class Parts:
         """The vectors of a few pictures, float32 [n, d]."""
         return self._runtimes[1, self.cores][0].encode_images(np.stack(self.pixels(pictures)))
 
+    def model_vectors(self, ids: Sequence[Any]) -> Any:
+        """The vectors of tokenised texts, float32 [n, d]."""
+        runtime = self._runtimes[1, self.cores][0]
+        return np.concatenate([runtime.encode_texts(ids[first : first + 64]) for first in range(0, len(ids), 64)])
+
     def close(self) -> None:
         """Free the models."""
         self._pool.shutdown()
@@ -211,11 +216,15 @@ class Fleet:
 
     Attributes:
         client: speaks to it.
+        url: of its Redis.
+        queue: its name.
         pids: of Redis and the worker.
         sizes: of the batches that answered; each as often as there were results in it.
     """
 
     client: Client
+    url: str
+    queue: str
     pids: tuple[int, ...]
     sizes: Counter[int] = field(default_factory=Counter)
 
@@ -269,7 +278,7 @@ def fleets(
                 queue = f"bench{number}"
                 worker = stack.enter_context(process(*command, "--queue", queue, *flags))
                 client = stack.enter_context(Client(url, queue=queue, wait_for_worker=True, timeout=300.0))
-                found[name] = Fleet(client, (redis_pid, worker.pid))
+                found[name] = Fleet(client, url, queue, (redis_pid, worker.pid))
         for fleet in found.values():
             fleet.client.embed_text("ready", timeout=300)
         yield found
@@ -285,6 +294,11 @@ def changed(**environment: str) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def cpu_line(found: Sequence[Spent]) -> str:
+    """What an item costs, all processes together."""
+    return f"{statistics.median(one.cpu_ms for one in found):.2f} ms of a core for each"
 
 
 def rounds_of(ways: Mapping[str, Callable[[], Spent]], rounds: int) -> dict[str, list[Spent]]:
