@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import os
 import statistics
 import subprocess
@@ -16,12 +15,13 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import redis
 
-from bench.clip_work import BATCHES, Fleet, Line, Parts, changed, fleets, ratios
+from bench.clip_fleet import Fleet, changed, fleets
+from bench.clip_work import BATCHES, Line, Parts, PictureLimit, ratios
 from bench.pipelines import DIFFERENT, jpeg
 from clipfleet.models import resolve_model
 from clipfleet.schemas.keys import QueueKeys
@@ -31,8 +31,8 @@ from clipfleet.store.lite import LiteServer, check_lite_version
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MODEL, TARGET = "ViT-B-32/random", 0.90
-FLAT = 1.10  # of memory from the middle of the run to its end
+MODEL, UNIT, TARGET = "ViT-B-32/random", "pictures/s", ">= 0.9"
+FLAT = "<= 1.1"  # memory at the end of the run to that in its middle
 SHORTEST = 4_000  # pictures; up to half of so many, libraries are still being loaded on first use
 FOLDER = 500  # files of a folder
 LOOK_S = 0.2
@@ -60,26 +60,15 @@ def run(*, model: str = MODEL, rounds: int = 1, count: int = 20_000, quick: bool
         lite = stack.enter_context(LiteServer(folder / "milvus"))
         parts = Parts(bundle, BATCHES[2:5] if quick else BATCHES)
         stack.callback(parts.close)
-        prepared = parts.pixels(pictures * 2)
-        way = parts.best(prepared)
-        some = 64 if quick else 256
-        work = list(itertools.islice(itertools.cycle(pictures), some))
-        ready = list(itertools.islice(itertools.cycle(prepared), some))
-
-        def allowed() -> float:
-            return 1 / (1 / parts.decode(work).rate + 1 / parts.model(ready, way).rate)
-
+        limit = PictureLimit(parts, pictures, 64 if quick else 256)
         ours = stack.enter_context(fleets({"one worker": ["--model", model, "--milvus-uri", lite.uri]}))["one worker"]
         limits, runs = [], []
         for number in range(rounds):
-            before = allowed()
+            before = limit.rate()
             runs.append(_indexed(ours, folder, f"bench_bulk_{number}", count, lite.uri))
-            limits.append((before + allowed()) / 2)
-        about = {
-            "best way to call the model": str(way),
-            "store": f"Milvus Lite {check_lite_version()}",
-            "files": f"{count:,} of {DIFFERENT} different pictures, read through the page cache",
-        }
+            limits.append((before + limit.rate()) / 2)
+        files = f"{count:,} files of {DIFFERENT} different pictures, read through the page cache"
+        about = f"{limit.way}; Milvus Lite {check_lite_version()}; {files}"
         return _lines(limits, runs, about)
 
 
@@ -164,12 +153,12 @@ def growth(samples: Sequence[Sample], who: str) -> float:
     return statistics.median(end) / statistics.median(middle)
 
 
-def _lines(limits: Sequence[float], runs: Sequence[Sequence[Sample]], about: dict[str, Any]) -> list[Line]:
+def _lines(limits: Sequence[float], runs: Sequence[Sequence[Sample]], about: str) -> list[Line]:
     rates = tuple(sustained(samples) for samples in runs)
     lines = [
-        Line("what the cores allow", tuple(limits), "pictures/s", facts=about),
-        Line("clipfleet index, one worker", rates, "pictures/s", facts={"arrival": "closed loop, bulk lane"}),
-        Line("clipfleet index / allowed", ratios(rates, limits), target=TARGET),
+        Line("what the cores allow", tuple(limits), UNIT, note=about),
+        Line("clipfleet index, one worker", rates, UNIT, arrival="closed loop, bulk lane", precision="fp32"),
+        Line("clipfleet index / allowed", ratios(rates, limits), "x", TARGET),
     ]
     for who in ("producer", "worker"):
         name = f"memory of the {who}, middle to end"
@@ -179,8 +168,7 @@ def _lines(limits: Sequence[float], runs: Sequence[Sequence[Sample]], about: dic
         except RuntimeError as error:
             lines.append(Line(name, why=str(error)))
         else:
-            flat = f"{'yes' if max(grown) <= FLAT else 'no'} (at most {FLAT:g} x)"
-            lines.append(Line(name, grown, facts={"flat": flat, "most": f"{max(mib):,.0f} MiB"}))
+            lines.append(Line(name, grown, "x", FLAT, note=f"at most {max(mib):,.0f} MiB"))
     return lines
 
 

@@ -11,7 +11,21 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from bench.clip_plain import Plain, torch_python
-from bench.clip_work import BATCHES, WORKER, Fleet, Line, Parts, Spent, cpu_line, fleets, ratios, rounds_of
+from bench.clip_work import 
+    BATCHES,
+    WORKER,
+    Fleet,
+    Line,
+    Parts,
+    PictureLimit,
+    Spent,
+    allowed,
+    cpu_line,
+    fleets,
+    rates_of,
+    ratios,
+    rounds_of,
+)
 from bench.pipelines import DIFFERENT, jpeg
 from clipfleet.models import resolve_model
 from clipfleet.models.runtime import lowest_cosine
@@ -24,7 +38,7 @@ if TYPE_CHECKING:
     from clipfleet.producer.requests import NewRequest
 
 MODEL = "ViT-B-32/random"
-TARGET, TARGET_BF16 = 0.90, 4.0
+UNIT, TARGET, TARGET_BF16, BF16 = "pictures/s", ">= 0.9", ">= 4", "bf16"
 COMPARED = 8  # pictures whose vectors are compared
 
 
@@ -49,24 +63,18 @@ def run(*, model: str = MODEL, rounds: int = 5, count: int = 256, quick: bool = 
         ours = stack.enter_context(fleets(workers))
         ours |= _bf16(stack, model, python)
         plain = stack.enter_context(Plain(model, python)) if python else None
-        prepared = parts.pixels(pictures * 2)
-        way = parts.best(prepared)
-        sent = itertools.islice(itertools.cycle(pictures), count)
-        work, ready = list(sent), list(itertools.islice(itertools.cycle(prepared), count))
+        limit = PictureLimit(parts, pictures, count)
         ways: dict[str, Callable[[], Spent]] = {
-            "decode": lambda: parts.decode(work),
-            "model": lambda: parts.model(ready, way),
+            "decode": limit.decode,
+            "model": limit.model,
             **{name: _sustained(fleet, pictures, count) for name, fleet in ours.items()},
         }
         if plain is not None:
             ways["plain"] = lambda: _plain(plain, max(4, count // 8))
         spent = rounds_of(ways, rounds)
         agreement = _agreement(parts, ours, plain, pictures[:COMPARED])
-        about = {
-            "best way to call the model": str(way),
-            "plain": plain and f"{plain.versions}, {plain.threads} threads",
-        }
-        return _lines(spent, ours, agreement, about)
+        said = f"{plain.versions}, {plain.threads} threads" if plain is not None else ""
+        return _lines(spent, ours, agreement, str(limit.way), said)
 
 
 def _bf16(stack: contextlib.ExitStack, model: str, python: str) -> dict[str, Fleet]:
@@ -74,7 +82,7 @@ def _bf16(stack: contextlib.ExitStack, model: str, python: str) -> dict[str, Fle
     if not python:
         return {}
     flags = ["--model", model, "--providers", "torch-bf16", "--max-batch-size", "16"]
-    return stack.enter_context(fleets({"bf16": flags}, command=(python, *WORKER[1:])))
+    return stack.enter_context(fleets({BF16: flags}, command=(python, *WORKER[1:])))
 
 
 def _sustained(fleet: Fleet, pictures: list[bytes], count: int) -> Callable[[], Spent]:
@@ -88,14 +96,10 @@ def _plain(plain: Plain, count: int) -> Spent:
     return Spent(count, *plain.embed(count))
 
 
-def _agreement(parts: Parts, ours: dict[str, Fleet], plain: Plain | None, pictures: list[bytes]) -> dict[str, str]:
+def _agreement(parts: Parts, ours: dict[str, Fleet], plain: Plain | None, pictures: list[bytes]) -> dict[str, float]:
     """The lowest cosine of each way's vectors to the plain way's, or to the model called here where there is none."""
     known = parts.vectors(pictures) if plain is None else plain.vectors(len(pictures))
-    to = "the model called here" if plain is None else "open_clip in torch, fp32"
-    return {
-        name: f"lowest cosine {lowest_cosine(_vectors(fleet, pictures), known):.7f} to {to}"
-        for name, fleet in ours.items()
-    }
+    return {name: lowest_cosine(_vectors(fleet, pictures), known) for name, fleet in ours.items()}
 
 
 def _vectors(fleet: Fleet, pictures: list[bytes]) -> Any:
@@ -105,48 +109,45 @@ def _vectors(fleet: Fleet, pictures: list[bytes]) -> Any:
 
 
 def _lines(
-    spent: dict[str, list[Spent]], ours: dict[str, Fleet], agreement: dict[str, str], about: dict[str, Any], said: str
+    spent: dict[str, list[Spent]], ours: dict[str, Fleet], agreement: dict[str, float], way: str, said: str
 ) -> list[Line]:
     decode, model = spent["decode"], spent["model"]
-    allowed = tuple(1 / (1 / one.rate + 1 / other.rate) for one, other in zip(decode, model, strict=True))
+    limits = tuple(map(allowed, decode, model))
     cpu = tuple(one.cpu_ms + other.cpu_ms for one, other in zip(decode, model, strict=True))
     lines = [
-        Line(
-            "decode and resize alone", tuple(one.rate for one in decode), "pictures/s", facts={"CPU": cpu_line(decode)}
-        ),
-        Line("model alone", tuple(one.rate for one in model), "pictures/s", facts=about | {"CPU": cpu_line(model)}),
-        Line("what the cores allow", allowed, "pictures/s"),
+        Line("decode and resize alone", rates_of(decode), UNIT, note=cpu_line(decode)),
+        Line("model alone", rates_of(model), UNIT, precision="fp32", note=f"{way}; {cpu_line(model)}"),
+        Line("what the cores allow", limits, UNIT, note="one picture decoded and one embedded, each at its rate alone"),
     ]
     plain = spent.get("plain")
     if plain is None:
         lines.append(Line("plain pipeline", why="no torch here: CLIPFLEET_BENCH_TORCH names a Python that has it"))
     else:
+        about = f"{said}; {cpu_line(plain)}"
         lines.append(
-            Line(
-                "plain pipeline",
-                tuple(one.rate for one in plain),
-                "pictures/s",
-                facts={"runs": said, "CPU": cpu_line(plain)},
-            )
+            Line("plain pipeline", rates_of(plain), UNIT, arrival="one at a time", precision="fp32", note=about)
         )
     for name, fleet in ours.items():
-        mine = spent[name]
-        rates = tuple(one.rate for one in mine)
-        facts = {
-            "arrival": "closed loop, 256 in flight",
-            "batches": fleet.histogram,
-            "precision": "bf16 weights" if name == "bf16" else "fp32",
-            "agreement": agreement[name],
-            "CPU": cpu_line(mine),
-        }
-        lines.append(Line(f"clipfleet, {name}", rates, "pictures/s", facts=facts))
-        if name != "bf16":
-            lines.append(Line(f"clipfleet, {name} / allowed", ratios(rates, allowed), target=TARGET))
-            used = tuple(one.cpu_ms for one in mine)
-            lines.append(Line(f"clipfleet, {name} / allowed, by CPU", ratios(cpu, used)))
+        mine, title, rounded = spent[name], f"clipfleet, {name}", name == BF16
+        lines.append(
+            Line(
+                title,
+                rates_of(mine),
+                UNIT,
+                arrival="closed loop, 256 in flight",
+                batches=fleet.histogram,
+                precision="bf16 weights" if rounded else "fp32",
+                agreement=agreement[name],
+                note=f"cosine to {'the model called here' if plain is None else 'the plain way'}; {cpu_line(mine)}",
+            )
+        )
+        if not rounded:
+            used = [one.cpu_ms for one in mine]
+            lines.append(Line(f"{title} / allowed", ratios(rates_of(mine), limits), "x", TARGET))
+            lines.append(Line(f"{title} / allowed, by CPU", ratios(cpu, used), "x"))
         if plain is not None:
-            target = TARGET_BF16 if name == "bf16" else None
-            lines.append(Line(f"clipfleet, {name} / plain", ratios(rates, [one.rate for one in plain]), target=target))
+            target = TARGET_BF16 if rounded else ""
+            lines.append(Line(f"{title} / plain", ratios(rates_of(mine), rates_of(plain)), "x", target))
     return lines
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.clip_work import Fleet, Line, Parts, Spent, cpu_line, fleets, ratios, rounds_of, spent
+from bench.clip_fleet import Fleet, fleets
+from bench.clip_work import Line, Parts, Spent, allowed, cpu_line, rates_of, ratios, rounds_of, spent
 from clipfleet.models import resolve_model
 from clipfleet.operators.cores import usable_cores
 from clipfleet.producer import requests
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from clipfleet.producer.requests import NewRequest
 
-MODEL, TARGET = "ViT-B-32/random", 0.85
+MODEL, UNIT, TARGET = "ViT-B-32/random", "queries/s", ">= 0.85"
 COLLECTION, LIMIT, BATCH = "bench_text", 10, 64
 WRITE = 4_096
 WORDS = "a red small old wooden quiet bright dog cat boat house tree river on under near by the in with snow sun"
@@ -73,7 +74,7 @@ def run(
             name: _agrees(fleet, store, bundle.config.fingerprint, asked[:8], vectors[:8])
             for name, fleet in ours.items()
         }
-        about = {"store": f"{what}, {rows:,} rows of {bundle.config.dimension}", "batch": BATCH, "tower": str(way)}
+        about = f"{what}, {rows:,} rows of {bundle.config.dimension}; batches of {BATCH}; tower: {way}"
         return _lines(found, ours, agreement, about)
 
 
@@ -137,31 +138,28 @@ def _agrees(fleet: Fleet, store: Store, fingerprint: str, asked: list[str], vect
     return f"{same} of {sum(map(len, known))} hits as of the parts"
 
 
-def _lines(
-    found: dict[str, list[Spent]], ours: dict[str, Fleet], agreement: dict[str, str], about: dict[str, Any]
-) -> list[Line]:
+def _lines(found: dict[str, list[Spent]], ours: dict[str, Fleet], agreement: dict[str, str], about: str) -> list[Line]:
     alone = ("tokenize", "tower", "store")
-    lines = [
-        Line(f"{name} alone", tuple(one.rate for one in found[name]), "queries/s", facts={"CPU": cpu_line(found[name])})
-        for name in alone
-    ]
+    lines = [Line(f"{name} alone", rates_of(found[name]), UNIT, note=cpu_line(found[name])) for name in alone]
     rounds = list(zip(*(found[name] for name in alone), strict=True))
-    allowed = tuple(1 / sum(1 / one.rate for one in each) for each in rounds)
+    limits = tuple(allowed(*each) for each in rounds)
     cpu = tuple(sum(one.cpu_ms for one in each) for each in rounds)
-    lines.append(Line("all parts, one after the other", allowed, "queries/s", facts=about))
+    lines.append(Line("all parts, one after the other", limits, UNIT, note=about))
     for name, fleet in ours.items():
-        mine = found[name]
-        facts = {
-            "arrival": "closed loop, 256 in flight",
-            "batches of the tower": fleet.histogram,
-            "precision": "fp32",
-            "agreement": agreement[name],
-            "CPU": cpu_line(mine),
-        }
-        rates = tuple(one.rate for one in mine)
-        lines.append(Line(f"clipfleet search, {name}", rates, "queries/s", facts=facts))
-        lines.append(Line(f"clipfleet search, {name} / parts", ratios(rates, allowed), target=TARGET))
-        lines.append(Line(f"clipfleet search, {name} / parts, by CPU", ratios(cpu, [one.cpu_ms for one in mine])))
+        mine, title = found[name], f"clipfleet search, {name}"
+        lines += [
+            Line(
+                title,
+                rates_of(mine),
+                UNIT,
+                arrival="closed loop, 256 in flight",
+                batches=fleet.histogram,
+                precision="fp32",
+                note=f"batches are the tower's; {agreement[name]}; {cpu_line(mine)}",
+            ),
+            Line(f"{title} / parts", ratios(rates_of(mine), limits), "x", TARGET),
+            Line(f"{title} / parts, by CPU", ratios(cpu, [one.cpu_ms for one in mine]), "x"),
+        ]
     return lines
 
 

@@ -1,13 +1,11 @@
-"""What the CLIP benchmarks share: what each part of the work takes alone, a fleet of their own, lines of a table."""
+"""What the CLIP benchmarks share: what each part of the work takes alone, and lines of a table."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import itertools
 import statistics
-import sys
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -15,23 +13,17 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import psutil
 
-from bench.harness import line, process, server
-from clipfleet.cli.local.redis import free_port
+from bench.harness import line
 from clipfleet.models import Tokenize, open_runtime
 from clipfleet.operators.cores import usable_cores
 from clipfleet.operators.image import prepare_image
-from clipfleet.producer import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from clipfleet.models.bundle import Bundle
-    from clipfleet.producer.requests import NewRequest
-    from clipfleet.schemas.result import Result
 
 BATCHES = (1, 4, 8, 16, 32, 64)
-IN_FLIGHT = 256
-WORKER = (sys.executable, "-m", "clipfleet.cli", "worker")
 
 
 @dataclass(frozen=True)
@@ -41,30 +33,50 @@ class Line:
     Attributes:
         name: what was measured.
         values: one for each round; empty where it could not be run.
-        unit: of the values; empty for a ratio.
-        target: what a ratio is to be at least; None: there is none.
-        facts: arrival pattern, batch histogram, p50 and p99, precision, agreement: whatever belongs to it.
-        why: why it could not be run.
+        unit: of the values; ``x`` for a ratio.
+        target: what the median is to be, ``>= 0.9``; empty: it is only reported.
+        arrival: how the requests came.
+        batches: how many batches were of which size.
+        p50_ms, p99_ms: latency of single requests.
+        precision: of the model.
+        agreement: lowest cosine to the vectors that ``note`` names.
+        note: what else belongs to it.
+        why: why it could not be run; empty when it was.
     """
 
     name: str
     values: tuple[float, ...] = ()
     unit: str = ""
-    target: float | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    target: str = ""
+    arrival: str = ""
+    batches: Mapping[int, int] = field(default_factory=dict)
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    precision: str = ""
+    agreement: float | None = None
+    note: str = ""
     why: str = ""
 
     def show(self) -> Self:
         """Print it."""
         if self.why:
             print(f"{self.name:<44} not run: {self.why}")
-        else:
-            line(f"{self.name}, {self.unit}".rstrip(", "), list(self.values), "{:,.2f}")
-            if self.target is not None:
-                word = "met" if statistics.median(self.values) >= self.target else "missed"
-                print(f"{'':<44} target {self.target:g}: {word}")
-        for name, fact in self.facts.items():
-            print(f"    {name}: {fact}")
+            return self
+        line(f"{self.name}, {self.unit}", list(self.values), "{:,.2f}")
+        if self.target:
+            sign, _, bound = self.target.partition(" ")
+            median = statistics.median(self.values)
+            word = "met" if (median >= float(bound) if sign == ">=" else median <= float(bound)) else "missed"
+            print(f"    target {self.target}: {word}")
+        if self.p50_ms is not None and self.p99_ms is not None:
+            print(f"    p50 {self.p50_ms:,.0f} ms, p99 {self.p99_ms:,.0f} ms")
+        if self.agreement is not None:
+            print(f"    lowest cosine {self.agreement:.7f}")
+        for name, said in (("arrival", self.arrival), ("precision", self.precision), ("note", self.note)):
+            if said:
+                print(f"    {name}: {said}")
+        if self.batches:
+            print(f"    batches: {dict(self.batches)}")
         return self
 
 
@@ -210,90 +222,43 @@ class Parts:
                 runtime.close()
 
 
-@dataclass
-class Fleet:
-    """A worker on a queue of its own, and a client of it.
-
-    Attributes:
-        client: speaks to it.
-        url: of its Redis.
-        queue: its name.
-        pids: of Redis and the worker.
-        sizes: of the batches that answered; each as often as there were results in it.
-    """
-
-    client: Client
-    url: str
-    queue: str
-    pids: tuple[int, ...]
-    sizes: Counter[int] = field(default_factory=Counter)
-
-    def sustained(self, requests: Callable[[int], Iterator[NewRequest]], count: int, warm: int = 64) -> Spent:
-        """Answers a second while the queue stays full: closed loop, ``IN_FLIGHT`` at a time.
-
-        The clock starts at result number ``warm``, and as many requests follow the last that counts: no way is
-        measured while it fills or drains.
-        """
-        began = cpu = 0.0
-        taken = Spent(0, 0.0, 0.0)
-        results = self.client.map(requests(warm + count + warm), max_in_flight=IN_FLIGHT, ordered=False)
-        for number, result in enumerate(results, 1):
-            self._heed(result)
-            if number == warm:
-                began, cpu = time.perf_counter(), cpu_of(self.pids)
-            if number == warm + count:
-                taken = Spent(count, time.perf_counter() - began, cpu_of(self.pids) - cpu)
-        return taken
-
-    def _heed(self, result: Result) -> None:
-        size = result.unwrap().notes.get("batch_size")
-        if size is not None:
-            self.sizes[size] += 1
-
-    @property
-    def histogram(self) -> dict[int, int]:
-        """Batches by size."""
-        return {size: max(1, round(items / size)) for size, items in sorted(self.sizes.items())}
-
-
-@contextlib.contextmanager
-def fleets(
-    workers: Mapping[str, Sequence[str]], *, command: Sequence[str] = WORKER, **environment: str
-) -> Iterator[dict[str, Fleet]]:
-    """A worker with these flags for each name, each on a queue of its own of one Redis, ready to answer.
+class PictureLimit:
+    """What the cores allow: one picture decoded and one embedded, each at the rate that it has alone.
 
     Args:
-        workers: flags by name.
-        command: what starts a worker.
-        environment: more of it.
+        parts: of the model.
+        pictures: encoded; some more of them are made by repeating.
+        count: pictures of a measurement.
     """
-    port = free_port()
-    url = f"redis://127.0.0.1:{port}"
-    with contextlib.ExitStack() as stack:
-        redis = stack.enter_context(server(port))
-        redis_pid = redis.info("server")["process_id"]
-        found: dict[str, Fleet] = {}
-        with changed(CLIPFLEET_REDIS_URL=url, **environment):
-            for number, (name, flags) in enumerate(workers.items()):
-                queue = f"bench{number}"
-                worker = stack.enter_context(process(*command, "--queue", queue, *flags))
-                client = stack.enter_context(Client(url, queue=queue, wait_for_worker=True, timeout=300.0))
-                found[name] = Fleet(client, url, queue, (redis_pid, worker.pid))
-        for fleet in found.values():
-            fleet.client.embed_text("ready", timeout=300)
-        yield found
+
+    def __init__(self, parts: Parts, pictures: Sequence[bytes], count: int) -> None:
+        self._parts = parts
+        prepared = parts.pixels(pictures) * 2
+        self.way = parts.best(prepared)
+        self._work = list(itertools.islice(itertools.cycle(pictures), count))
+        self._ready = list(itertools.islice(itertools.cycle(prepared), count))
+
+    def decode(self) -> Spent:
+        """Decoding and resizing alone."""
+        return self._parts.decode(self._work)
+
+    def model(self) -> Spent:
+        """The model alone, in its quickest way."""
+        return self._parts.model(self._ready, self.way)
+
+    def rate(self) -> float:
+        """Pictures a second, measured now."""
+        return allowed(self.decode(), self.model())
 
 
-@contextlib.contextmanager
-def changed(**environment: str) -> Iterator[None]:
-    """These variables, for what is started inside."""
-    before = dict(os.environ)
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+def allowed(*parts: Spent) -> float:
+    """Items a second when each part, one after the other, takes what it took alone."""
+    return 1 / sum(1 / one.rate for one in parts)
+
+
+def rates_of(found: Sequence[Spent]) -> tuple[float, ...]:
+    """Items a second, round by round."""
+    return tuple(one.rate for one in found)
 
 
 def cpu_line(found: Sequence[Spent]) -> str:

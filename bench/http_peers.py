@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from bench.clip_work import Line, Parts, cpu_of, fleets, ratios
+from bench.clip_fleet import fleets
+from bench.clip_work import BATCHES, Line, Parts, PictureLimit, cpu_of, ratios
 from bench.http_load import Outcome, closed_loop, open_loop, percentile
 from bench.pipelines import jpeg
 from clipfleet.cli.local.redis import free_port
@@ -46,9 +48,12 @@ if TYPE_CHECKING:
     Way = tuple[Callable[[], contextlib.AbstractAsyncContextManager[Send]], Sequence[int]]
 
 ROOT = Path(__file__).parent.parent
-MODEL, TARGET, SHARE = "ViT-B-32/random", 1.2, 0.7
+MODEL, TARGET, SHARE = "ViT-B-32/random", ">= 1.2", 0.7
 PEERS = {"litserve": "LitServe 0.2.19", "mosec": "mosec 0.9.8", "ray": "Ray Serve 2.60.0", "bentoml": "BentoML 1.4.40"}
-OURS = "clipfleet"
+OURS = {
+    "clipfleet": "clipfleet over Redis",
+    "clipfleet-split": "clipfleet over Redis, a process per core",
+}
 IN_FLIGHT, COMPARED, PICTURES = 64, 8, 32
 UP_S, DOWN_S, TIMEOUT_S = 180.0, 20.0, 120.0
 # No reports to their makers; Ray's are the switches of its performance guide.
@@ -86,30 +91,32 @@ def run(
 ) -> list[Line]:
     """Measure; ``quick``: one short round. ``only``: names, comma-separated. ``install``: make what is missing."""
     plan = Plan(1, 3.0, 4.0) if quick else Plan(rounds)
-    names = only.split(",") if only else [OURS, *PEERS]
-    unknown = set(names) - {OURS, *PEERS}
+    names = only.split(",") if only else [*OURS, *PEERS]
+    unknown = set(names) - {*OURS, *PEERS}
     if unknown:
-        raise ValueError(f"there is no {', '.join(sorted(unknown))}; there are {', '.join([OURS, *PEERS])}")
+        raise ValueError(f"there is no {', '.join(sorted(unknown))}; there are {', '.join([*OURS, *PEERS])}")
     if install:
         for name in set(names) & set(PEERS):
             install_peer(name)
     bundle = resolve_model(model)
     pictures = [jpeg(number) for number in range(PICTURES)]
-    parts = Parts(bundle, (1,))
-    known = parts.vectors(pictures[:COMPARED])
-    parts.close()
     found = {name: Found() for name in names}
-    for number in range(plan.rounds):
-        for name in names if number % 2 else reversed(names):
-            if not found[name].why:
-                _round(name, bundle, model, pictures, known, plan, found[name])
-    return lines(found)
+    limits = []
+    with contextlib.closing(Parts(bundle, BATCHES[2:5] if quick else BATCHES)) as parts:
+        known = parts.vectors(pictures[:COMPARED])
+        limit = PictureLimit(parts, pictures, 64 if quick else 256)
+        for number in range(plan.rounds):
+            limits.append(limit.rate())
+            for name in names if number % 2 else reversed(names):
+                if not found[name].why:
+                    _round(name, bundle, model, pictures, known, plan, found[name])
+    return lines(found, tuple(limits))
 
 
 def _round(name: str, bundle: Bundle, model: str, pictures: list[bytes], known: Any, plan: Plan, found: Found) -> None:
     """One server up, measured and down; what goes wrong with it is its line and not the end of the others."""
     try:
-        with _ours(model) if name == OURS else _served(name, bundle) as way:
+        with _ours(name, model) if name in OURS else _served(name, bundle) as way:
             asyncio.run(_measured(way, pictures, known, plan, found))
     except (OSError, RuntimeError, TimeoutError, subprocess.SubprocessError) as error:
         found.why = f"{type(error).__name__}: {error}"
@@ -138,11 +145,12 @@ async def _measured(
 
 
 @contextlib.contextmanager
-def _ours(model: str) -> Iterator[Way]:
-    cores = str(usable_cores())
-    flags = ["--model", model, "--processes", cores, "--threads", "1", "--decode-threads", "1"]
-    with fleets({OURS: [*flags, "--max-batch-size", "16"]}) as started:
-        fleet = started[OURS]
+def _ours(name: str, model: str) -> Iterator[Way]:
+    flags = ["--model", model, "--max-batch-size", "16"]
+    if name == "clipfleet-split":
+        flags += ["--processes", str(usable_cores()), "--threads", "1", "--decode-threads", "1"]
+    with fleets({name: flags}) as started:
+        fleet = started[name]
 
         @contextlib.asynccontextmanager
         async def way() -> AsyncIterator[Send]:
@@ -271,57 +279,64 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 # The table ----------------------------------------------------------------------------------------------------------
 
 
-def lines(found: dict[str, Found]) -> list[Line]:
+def lines(found: dict[str, Found], limits: tuple[float, ...]) -> list[Line]:
     """A line of throughput and one of latency for each way, and ours against the best of the others."""
-    made: list[Line] = []
+    made = [Line("what the cores allow", limits, "pictures/s", note="one picture decoded and one embedded, alone")]
     for name, one in found.items():
-        title = PEERS.get(name, "clipfleet over Redis")
-        if one.why:
-            made.append(Line(title, why=one.why))
-            continue
-        facts = {
-            "arrival": f"closed loop, {IN_FLIGHT} in flight",
-            "precision": "fp32",
-            "agreement": f"lowest cosine {one.cosine:.7f} to the model called here",
-            "CPU": f"{statistics.median(one.cpu_ms):.1f} ms of a core for each, with the load's own",
-        }
-        made.append(Line(f"{title}, saturated", tuple(one.saturation), "pictures/s", facts=facts))
-        made.append(_latency(title, one))
+        title = (PEERS | OURS)[name]
+        made += [Line(title, why=one.why)] if one.why else [_throughput(title, one), _latency(title, one)]
     made.append(Line("clipfleet through its gateway", why="the gateway is not built yet"))
-    return made + _against(found)
+    peers = {name: one for name, one in found.items() if name in PEERS and not one.why}
+    if peers:
+        best = max(peers, key=lambda name: statistics.median(peers[name].saturation))
+        made.append(
+            Line(f"what the cores allow / {PEERS[best]}, the best", ratios(limits, peers[best].saturation), "x")
+        )
+    for name, title in OURS.items():
+        if peers and name in found and not found[name].why:
+            made += _against(title, found[name], peers)
+    return made
+
+
+def _throughput(title: str, one: Found) -> Line:
+    return Line(
+        f"{title}, saturated",
+        tuple(one.saturation),
+        "pictures/s",
+        arrival=f"closed loop, {IN_FLIGHT} in flight",
+        precision="fp32",
+        agreement=one.cosine,
+        note="cosine to the model called here; "
+        f"{statistics.median(one.cpu_ms):.1f} ms of a core for each, with the load's own",
+    )
 
 
 def _latency(title: str, one: Found) -> Line:
     together = sorted(latency for each in one.opened for latency in each.latencies)
-    failed = sum((each.errors for each in one.opened), start=type(one.opened[0].errors)())
-    facts = {
-        "arrival": f"Poisson, open loop, {', '.join(f'{each.offered:.1f}' for each in one.opened)} a second",
-        "p50": f"{1000 * percentile(together, 0.5):.0f} ms",
-        "answers": len(together),
-        "errors": dict(failed),
-        "generator behind": f"at most {1000 * max(each.late for each in one.opened):.0f} ms",
-    }
-    tails = tuple(1000 * each.percentile(0.99) for each in one.opened)
-    return Line(f"{title}, p99 at {SHARE:.0%} of it", tails, "ms", facts=facts)
+    failed = sum((each.errors for each in one.opened), start=Counter[str]())
+    behind = 1000 * max(each.late for each in one.opened)
+    offered = statistics.median(each.offered for each in one.opened)
+    return Line(
+        f"{title}, p99 at {SHARE:.0%} of it",
+        tuple(1000 * each.percentile(0.99) for each in one.opened),
+        "ms",
+        arrival=f"open loop, Poisson, {offered:.1f} a second",
+        p50_ms=1000 * percentile(together, 0.5),
+        p99_ms=1000 * percentile(together, 0.99),
+        precision="fp32",
+        note=f"{len(together)} answers; errors: {dict(failed) or 'none'}; the load was at most {behind:.0f} ms behind",
+    )
 
 
-def _against(found: dict[str, Found]) -> list[Line]:
-    peers = {name: one for name, one in found.items() if name != OURS and not one.why}
-    if OURS not in found or found[OURS].why or not peers:
-        return []
-    ours = found[OURS]
+def _against(title: str, ours: Found, peers: dict[str, Found]) -> list[Line]:
     best = max(peers, key=lambda name: statistics.median(peers[name].saturation))
     quick = min(peers, key=lambda name: statistics.median(each.percentile(0.99) for each in peers[name].opened))
-    tails = zip(ours.opened, peers[quick].opened, strict=True)
     cheap = min(peers, key=lambda name: statistics.median(peers[name].cpu_ms))
+    tails = [[each.percentile(0.99) for each in one.opened] for one in (peers[quick], ours)]
     return [
-        Line(f"{PEERS[cheap]}, the least CPU / clipfleet's", ratios(peers[cheap].cpu_ms, ours.cpu_ms)),
-        Line(f"clipfleet / {PEERS[best]}, the best", ratios(ours.saturation, peers[best].saturation), target=TARGET),
-        Line(
-            f"p99 of {PEERS[quick]}, the lowest / clipfleet",
-            tuple(other.percentile(0.99) / mine.percentile(0.99) for mine, other in tails),
-            target=1.0,
-        ),
+        Line(f"{title} / {PEERS[best]}, the best", ratios(ours.saturation, peers[best].saturation), "x", TARGET),
+        Line(f"p99 of {PEERS[quick]}, the lowest / {title}", ratios(*tails), "x", ">= 1"),
+        Line(f"CPU of {PEERS[cheap]}, the least / {title}", ratios(peers[cheap].cpu_ms, ours.cpu_ms), "x"),
     ]
 
 
@@ -329,7 +344,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.http_peers", description=__doc__)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help=f"some of {OURS},{','.join(PEERS)}")
+    parser.add_argument("--only", default="", help=f"some of {','.join([*OURS, *PEERS])}")
     parser.add_argument("--install", action="store_true", help="make the environments that are missing")
     parser.add_argument("--quick", action="store_true")
     for each in run(**vars(parser.parse_args())):

@@ -1,0 +1,111 @@
+"""A fleet of their own for the CLIP benchmarks, and how fast it answers while its queue stays full."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bench.clip_work import Spent, cpu_of
+from bench.harness import process, server
+from clipfleet.cli.local.redis import free_port
+from clipfleet.producer import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from clipfleet.producer.requests import NewRequest
+    from clipfleet.schemas.result import Result
+
+IN_FLIGHT = 256
+WORKER = (sys.executable, "-m", "clipfleet.cli", "worker")
+
+
+@dataclass
+class Fleet:
+    """A worker on a queue of its own, and a client of it.
+
+    Attributes:
+        client: speaks to it.
+        url: of its Redis.
+        queue: its name.
+        pids: of Redis and the worker.
+        sizes: of the batches that answered; each as often as there were results in it.
+    """
+
+    client: Client
+    url: str
+    queue: str
+    pids: tuple[int, ...]
+    sizes: Counter[int] = field(default_factory=Counter)
+
+    def sustained(self, requests: Callable[[int], Iterator[NewRequest]], count: int, warm: int = 64) -> Spent:
+        """Answers a second while the queue stays full: closed loop, ``IN_FLIGHT`` at a time.
+
+        The clock starts at result number ``warm``, and as many requests follow the last that counts: no way is
+        measured while it fills or drains.
+        """
+        began = cpu = 0.0
+        taken = Spent(0, 0.0, 0.0)
+        results = self.client.map(requests(warm + count + warm), max_in_flight=IN_FLIGHT, ordered=False)
+        for number, result in enumerate(results, 1):
+            self._heed(result)
+            if number == warm:
+                began, cpu = time.perf_counter(), cpu_of(self.pids)
+            if number == warm + count:
+                taken = Spent(count, time.perf_counter() - began, cpu_of(self.pids) - cpu)
+        return taken
+
+    def _heed(self, result: Result) -> None:
+        size = result.unwrap().notes.get("batch_size")
+        if size is not None:
+            self.sizes[size] += 1
+
+    @property
+    def histogram(self) -> dict[int, int]:
+        """Batches by size."""
+        return {size: max(1, round(items / size)) for size, items in sorted(self.sizes.items())}
+
+
+@contextlib.contextmanager
+def fleets(
+    workers: Mapping[str, Sequence[str]], *, command: Sequence[str] = WORKER, **environment: str
+) -> Iterator[dict[str, Fleet]]:
+    """A worker with these flags for each name, each on a queue of its own of one Redis, ready to answer.
+
+    Args:
+        workers: flags by name.
+        command: what starts a worker.
+        environment: more of it.
+    """
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}"
+    with contextlib.ExitStack() as stack:
+        redis = stack.enter_context(server(port))
+        redis_pid = redis.info("server")["process_id"]
+        found: dict[str, Fleet] = {}
+        with changed(CLIPFLEET_REDIS_URL=url, **environment):
+            for number, (name, flags) in enumerate(workers.items()):
+                queue = f"bench{number}"
+                worker = stack.enter_context(process(*command, "--queue", queue, *flags))
+                client = stack.enter_context(Client(url, queue=queue, wait_for_worker=True, timeout=300.0))
+                found[name] = Fleet(client, url, queue, (redis_pid, worker.pid))
+        for fleet in found.values():
+            fleet.client.embed_text("ready", timeout=300)
+        yield found
+
+
+@contextlib.contextmanager
+def changed(**environment: str) -> Iterator[None]:
+    """These variables, for what is started inside."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

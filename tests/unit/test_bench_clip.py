@@ -1,0 +1,111 @@
+"""The CLIP benchmarks on a tiny model: that their figures are what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bench import clip_fleet, clip_images
+from bench.clip_bulk import Sample, growth, sustained, write
+from bench.clip_work import Best, Line, Parts, Spent, rounds_of
+from bench.pipelines import jpeg
+
+from clipfleet.models import load_bundle
+from support.fleet import TINY
+
+MIB = 2**20
+
+
+def test_given_ways_then_each_in_every_round_and_none_always_first() -> None:
+    order: list[str] = []
+
+    def way(name: str):
+        return lambda: order.append(name) or Spent(1, 1.0, 1.0)
+
+    found = rounds_of({"a": way("a"), "b": way("b")}, 4)
+
+    assert {name: len(spent) for name, spent in found.items()} == {"a": 4, "b": 4}
+    assert order in (["b", "a", "a", "b", "b", "a", "a", "b"], ["a", "b", "b", "a", "a", "b", "b", "a"])
+
+
+def test_given_work_then_what_it_took_is_told_for_each_item() -> None:
+    taken = Spent(items=50, wall_s=2.0, cpu_s=3.0)
+
+    assert taken.rate == 25
+    assert taken.cpu_ms == 60
+
+
+@pytest.mark.parametrize(("target", "word"), [(">= 0.9", "missed"), ("<= 0.9", "met"), (">= 0.8", "met")])
+def test_given_a_target_then_its_line_says_whether_the_median_meets_it(capsys, target, word) -> None:
+    Line("ratio", (0.7, 0.85, 1.0), "x", target, agreement=0.99999).show()
+
+    said = capsys.readouterr().out
+    assert f"target {target}: {word}" in said
+    assert "0.9999900" in said
+
+
+def test_given_what_could_not_be_run_then_its_line_says_why(capsys) -> None:
+    Line("plain pipeline", why="no torch here").show()
+
+    assert "not run: no torch here" in capsys.readouterr().out
+
+
+def test_given_parts_then_the_model_called_in_any_way_sees_each_picture_once() -> None:
+    parts = Parts(load_bundle(TINY), (1, 4))
+    pixels = parts.pixels([jpeg(number) for number in range(10)])
+    way = parts.best(pixels)
+
+    assert way.batch in {1, 4}
+    assert (way.threads, way.sessions) in {(parts.cores, 1), (1, parts.cores)}
+    for split in ((parts.cores, 1), (1, parts.cores)):
+        taken = parts.model(pixels, Best(4, *split))
+        assert taken.items == 10
+        assert taken.wall_s > 0
+    texts = parts.model_vectors(parts.ids(["a red boat", "a dog"] * 40))
+    assert len(texts) == 80
+    np.testing.assert_allclose(texts[0], texts[78], atol=1e-5)
+    parts.close()
+
+
+def test_given_a_run_seen_by_heartbeats_then_its_rate_leaves_out_beginning_and_end() -> None:
+    samples = [Sample(0.0, 0, 0, 0), Sample(5.0, 100, 0, 0), Sample(6.0, 200, 0, 0), Sample(7.0, 300, 0, 0)]
+    samples.append(Sample(20.0, 310, 0, 0))  # its last ones came while the store was compared
+
+    assert sustained(samples) == 100
+
+    with pytest.raises(RuntimeError, match="too few"):
+        sustained(samples[:3])
+
+
+def test_given_memory_that_grows_then_the_ratio_of_end_to_middle_tells() -> None:
+    flat = [Sample(float(at), 1000 * at, 100 * MIB, 300 * MIB) for at in range(21)]
+    grows = [Sample(float(at), 1000 * at, (100 + 10 * at) * MIB, 300 * MIB) for at in range(21)]
+
+    assert growth(flat, "producer") == growth(flat, "worker") == 1.0
+    assert growth(grows, "producer") == pytest.approx(290 / 200, rel=0.02)
+    with pytest.raises(RuntimeError, match="too few"):
+        growth(flat[:3], "producer")
+
+
+def test_given_more_files_than_pictures_then_each_has_a_name_and_they_share_the_bytes(tmp_path) -> None:
+    write(tmp_path / "pictures", [b"one", b"two"], 7)
+
+    files = sorted((tmp_path / "pictures").rglob("*.jpg"))
+    assert len(files) == 7
+    assert sorted(file.read_bytes() for file in files) == [b"one"] * 4 + [b"two"] * 3
+    assert len({file.stat().st_ino for file in files}) == 2
+
+
+@pytest.mark.slow
+def test_given_a_tiny_model_when_the_benchmark_runs_then_every_way_has_its_figures_and_agrees(monkeypatch) -> None:
+    monkeypatch.setattr(clip_images, "torch_python", lambda: "")
+    monkeypatch.setattr(clip_fleet, "IN_FLIGHT", 64)
+
+    found = clip_images.run(model=str(TINY), rounds=1, quick=True)
+
+    lines = {one.name: one for one in found}
+    ours = lines["clipfleet, as it comes"]
+    assert ours.agreement > 0.9999
+    assert sum(ours.batches.values()) > 1
+    assert "torch" in lines["plain pipeline"].why
+    for name in ("what the cores allow", "clipfleet, a process per core / allowed, by CPU"):
+        assert lines[name].values[0] > 0
