@@ -10,22 +10,9 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from bench.clip_fleet import WORKER, Fleet, fleets
 from bench.clip_plain import Plain, torch_python
-from bench.clip_work import 
-    BATCHES,
-    WORKER,
-    Fleet,
-    Line,
-    Parts,
-    PictureLimit,
-    Spent,
-    allowed,
-    cpu_line,
-    fleets,
-    rates_of,
-    ratios,
-    rounds_of,
-)
+from bench.clip_work import BATCHES, Line, Parts, PictureLimit, Spent, allowed, cpu_line, rates_of, ratios, rounds_of
 from bench.pipelines import DIFFERENT, jpeg
 from clipfleet.models import resolve_model
 from clipfleet.models.runtime import lowest_cosine
