@@ -63,6 +63,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_worker_niceness": "0",  # 15 by default: the load's own process would go first
 }
 
 
