@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 from bench.clip_work import Spent, cpu_of
 from bench.harness import process, server
 from clipfleet.cli.local.redis import free_port
-from clipfleet.producer import Client
+from clipfleet.producer import Client, requests
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from clipfleet.producer.requests import NewRequest
     from clipfleet.schemas.result import Result
 
 IN_FLIGHT = 256
+READY_S = 300.0  # for a large model on a busy machine
 WORKER = (sys.executable, "-m", "clipfleet.cli", "worker")
 
 
@@ -43,7 +45,7 @@ class Fleet:
     pids: tuple[int, ...]
     sizes: Counter[int] = field(default_factory=Counter)
 
-    def sustained(self, requests: Callable[[int], Iterator[NewRequest]], count: int, warm: int = 64) -> Spent:
+    def sustained(self, asked: Callable[[int], Iterator[NewRequest]], count: int, warm: int = 64) -> Spent:
         """Answers a second while the queue stays full: closed loop, ``IN_FLIGHT`` at a time.
 
         The clock starts at result number ``warm``, and as many requests follow the last that counts: no way is
@@ -51,7 +53,7 @@ class Fleet:
         """
         began = cpu = 0.0
         taken = Spent(0, 0.0, 0.0)
-        results = self.client.map(requests(warm + count + warm), max_in_flight=IN_FLIGHT, ordered=False)
+        results = self.client.map(asked(warm + count + warm), max_in_flight=IN_FLIGHT, ordered=False)
         for number, result in enumerate(results, 1):
             self._heed(result)
             if number == warm:
@@ -88,15 +90,32 @@ def fleets(
         redis = stack.enter_context(server(port))
         redis_pid = redis.info("server")["process_id"]
         found: dict[str, Fleet] = {}
+        started = []
         with changed(CLIPFLEET_REDIS_URL=url, **environment):
             for number, (name, flags) in enumerate(workers.items()):
                 queue = f"bench{number}"
                 worker = stack.enter_context(process(*command, "--queue", queue, *flags))
+                started.append(worker)
                 client = stack.enter_context(Client(url, queue=queue, wait_for_worker=True, timeout=300.0))
                 found[name] = Fleet(client, url, queue, (redis_pid, worker.pid))
-        for fleet in found.values():
-            fleet.client.embed_text("ready", timeout=300)
+        for fleet, worker in zip(found.values(), started, strict=True):
+            _await_ready(fleet, worker)
         yield found
+
+
+def _await_ready(fleet: Fleet, worker: subprocess.Popen[bytes]) -> None:
+    """Until it answers; a worker that cannot start says why on standard error, and ends.
+
+    Raises:
+        RuntimeError: it has ended.
+        RequestFailed: it does not answer.
+    """
+    job = fleet.client.submit(requests.embed_text("ready"), timeout=READY_S)
+    while not job.done():
+        if worker.poll() is not None:
+            raise RuntimeError(f"the worker ended with {worker.returncode}")
+        time.sleep(0.05)  # between two looks: a process that ends does not wake us
+    job.result()
 
 
 @contextlib.contextmanager

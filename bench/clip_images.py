@@ -14,7 +14,7 @@ from bench.clip_fleet import WORKER, Fleet, fleets
 from bench.clip_plain import Plain, torch_python
 from bench.clip_work import BATCHES, Line, Parts, PictureLimit, Spent, allowed, cpu_line, rates_of, ratios, rounds_of
 from bench.pipelines import DIFFERENT, jpeg
-from clipfleet.models import resolve_model
+from clipfleet.models import parse_name, resolve_model
 from clipfleet.models.runtime import lowest_cosine
 from clipfleet.operators.cores import usable_cores
 from clipfleet.producer import requests
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MODEL = "ViT-B-32/random"
 UNIT, TARGET, TARGET_BF16, BF16 = "pictures/s", ">= 0.9", ">= 4", "bf16"
+NO_PLAIN = "it takes an open_clip model, and torch: CLIPFLEET_BENCH_TORCH names a Python that has it"
 COMPARED = 8  # pictures whose vectors are compared
 
 
@@ -43,7 +44,7 @@ def run(*, model: str = MODEL, rounds: int = 5, count: int = 256, quick: bool = 
             *("--max-batch-size", "16"),
         ],
     }
-    python = "" if model == "demo" else torch_python()
+    python = torch_python() if parse_name(model).kind not in {"demo", "bundle"} else ""
     with contextlib.ExitStack() as stack:
         parts = Parts(bundle, BATCHES[2:5] if quick else BATCHES)
         stack.callback(parts.close)
@@ -108,7 +109,7 @@ def _lines(
     ]
     plain = spent.get("plain")
     if plain is None:
-        lines.append(Line("plain pipeline", why="no torch here: CLIPFLEET_BENCH_TORCH names a Python that has it"))
+        lines.append(Line("plain pipeline", why=NO_PLAIN))
     else:
         about = f"{said}; {cpu_line(plain)}"
         lines.append(

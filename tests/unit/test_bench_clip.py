@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bench import clip_fleet, clip_images
+from bench import clip_bulk, clip_fleet, clip_images, clip_text
 from bench.clip_bulk import Sample, growth, sustained, write
 from bench.clip_work import Best, Line, Parts, Spent, rounds_of
 from bench.pipelines import jpeg
@@ -95,9 +95,14 @@ def test_given_more_files_than_pictures_then_each_has_a_name_and_they_share_the_
     assert len({file.stat().st_ino for file in files}) == 2
 
 
+def test_given_a_worker_that_cannot_start_then_the_benchmark_ends_at_once() -> None:
+    with pytest.raises(RuntimeError, match="the worker ended with"), clip_fleet.fleets({"x": ["--model", "no/such"]}):
+        pass
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_given_a_tiny_model_when_the_benchmark_runs_then_every_way_has_its_figures_and_agrees(monkeypatch) -> None:
-    monkeypatch.setattr(clip_images, "torch_python", lambda: "")
     monkeypatch.setattr(clip_fleet, "IN_FLIGHT", 64)
 
     found = clip_images.run(model=str(TINY), rounds=1, quick=True)
@@ -109,3 +114,25 @@ def test_given_a_tiny_model_when_the_benchmark_runs_then_every_way_has_its_figur
     assert "torch" in lines["plain pipeline"].why
     for name in ("what the cores allow", "clipfleet, a process per core / allowed, by CPU"):
         assert lines[name].values[0] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_given_rows_in_a_store_when_searched_by_words_then_the_hits_are_those_of_the_parts() -> None:
+    found = clip_text.run(model=str(TINY), rounds=1, count=64, rows=300)
+
+    lines = {one.name: one for one in found}
+    assert "80 of 80 hits" in lines["clipfleet search, as it comes"].note
+    assert lines["store alone"].values[0] > 0
+    assert lines["clipfleet search, as it comes / parts"].target == ">= 0.85"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_given_files_when_indexed_then_the_rate_of_the_command_and_all_rows_are_there() -> None:
+    found = clip_bulk.run(model=str(TINY), count=2_000)
+
+    lines = {one.name: one for one in found}
+    assert lines["clipfleet index, one worker"].values[0] > 0
+    # Half of it is the loading of libraries: too short to tell of memory.
+    assert "too few" in lines["memory of the producer, middle to end"].why
