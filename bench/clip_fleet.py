@@ -45,22 +45,22 @@ class Fleet:
     pids: tuple[int, ...]
     sizes: Counter[int] = field(default_factory=Counter)
 
-    def sustained(self, asked: Callable[[int], Iterator[NewRequest]], count: int, warm: int = 64) -> Spent:
+    def sustained(self, asked: Callable[[int], Iterator[NewRequest]], count: int, warm: int = 128) -> Spent:
         """Answers a second while the queue stays full: closed loop, ``IN_FLIGHT`` at a time.
 
-        The clock starts at result number ``warm``, and as many requests follow the last that counts: no way is
-        measured while it fills or drains.
+        About ``count`` of them count, between the ends of two batches; ``warm`` come before and after, so that no way
+        is measured while it fills or drains. Processor time is that of the whole run, to its share of the answers.
         """
-        began = cpu = 0.0
-        taken = Spent(0, 0.0, 0.0)
-        results = self.client.map(asked(warm + count + warm), max_in_flight=IN_FLIGHT, ordered=False)
-        for number, result in enumerate(results, 1):
+        total = warm + count + warm
+        cpu, times = cpu_of(self.pids), []
+        for result in self.client.map(asked(total), max_in_flight=IN_FLIGHT, ordered=False):
             self._heed(result)
-            if number == warm:
-                began, cpu = time.perf_counter(), cpu_of(self.pids)
-            if number == warm + count:
-                taken = Spent(count, time.perf_counter() - began, cpu_of(self.pids) - cpu)
-        return taken
+            times.append(time.perf_counter())
+        cpu = cpu_of(self.pids) - cpu
+        # A third: the two cannot meet, and a batch of two thirds has its end in reach.
+        reach = min(warm, count) // 3
+        first, last = pause_near(times, warm, reach), pause_near(times, warm + count, reach)
+        return Spent(last - first, times[last] - times[first], cpu * (last - first) / total)
 
     def _heed(self, result: Result) -> None:
         size = result.unwrap().notes.get("batch_size")
@@ -71,6 +71,16 @@ class Fleet:
     def histogram(self) -> dict[int, int]:
         """Batches by size."""
         return {size: max(1, round(items / size)) for size, items in sorted(self.sizes.items())}
+
+
+def pause_near(times: Sequence[float], place: int, reach: int) -> int:
+    """Where the longest pause after an answer is, near that place.
+
+    Answers come in bursts, a batch at a time. A clock that starts in the middle of a burst counts answers whose time
+    was before it: up to a whole batch too many.
+    """
+    near = range(max(0, place - reach), min(len(times) - 1, place + reach + 1))
+    return max(near, key=lambda at: times[at + 1] - times[at])
 
 
 @contextlib.contextmanager

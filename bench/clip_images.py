@@ -30,10 +30,10 @@ NO_PLAIN = "it takes an open_clip model, and torch: CLIPFLEET_BENCH_TORCH names 
 COMPARED = 8  # pictures whose vectors are compared
 
 
-def run(*, model: str = MODEL, rounds: int = 5, count: int = 256, quick: bool = False) -> list[Line]:
+def run(*, model: str = MODEL, rounds: int = 5, count: int = 512, quick: bool = False) -> list[Line]:
     """Measure; ``quick``: fewer pictures and rounds."""
     if quick:
-        rounds, count = min(rounds, 3), min(count, 64)
+        rounds, count = 1, min(count, 128)
     pictures = [jpeg(number) for number in range(DIFFERENT)]
     bundle = resolve_model(model)
     cores = str(usable_cores())
@@ -143,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.clip_images", description=__doc__)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=256, help="pictures of a round")
+    parser.add_argument("--count", type=int, default=512, help="pictures of a round")
     parser.add_argument("--quick", action="store_true")
     for each in run(**vars(parser.parse_args())):
         each.show()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from bench import clip_bulk, clip_fleet, clip_images, clip_text
 from bench.clip_bulk import Sample, growth, sustained, write
+from bench.clip_fleet import pause_near
 from bench.clip_work import Best, Line, Parts, Spent, rounds_of
 from bench.pipelines import jpeg
 
@@ -93,6 +94,25 @@ def test_given_more_files_than_pictures_then_each_has_a_name_and_they_share_the_
     assert len(files) == 7
     assert sorted(file.read_bytes() for file in files) == [b"one"] * 4 + [b"two"] * 3
     assert len({file.stat().st_ino for file in files}) == 2
+
+
+def test_given_answers_in_bursts_then_the_window_goes_from_the_end_of_one_to_the_end_of_another() -> None:
+    # A batch of 16 each second; the client sees its answers a microsecond apart.
+    times = [batch + at * 1e-6 for batch in range(20) for at in range(16)]
+
+    first, last = pause_near(times, 70, 16), pause_near(times, 230, 16)
+
+    assert (first % 16, last % 16) == (15, 15)
+    assert (last - first) / (times[last] - times[first]) == pytest.approx(16)
+
+
+def test_given_answers_one_by_one_then_any_window_tells_their_rate() -> None:
+    times = [at / 50 for at in range(400)]
+
+    first, last = pause_near(times, 128, 64), pause_near(times, 256, 64)
+
+    assert (last - first) / (times[last] - times[first]) == pytest.approx(50)
+    assert last > first
 
 
 def test_given_a_worker_that_cannot_start_then_the_benchmark_ends_at_once() -> None:
