@@ -21,7 +21,14 @@ import psutil
 import redis
 
 from bench.clip_fleet import Fleet, changed, fleets
-from bench.clip_work import BATCHES, Line, Parts, PictureLimit, ratios
+from bench.clip_work import (
+    BATCHES,
+    Line,
+    Parts,
+    PictureLimit,
+    end_on_sigterm,
+    ratios,
+)
 from bench.pipelines import DIFFERENT, jpeg
 from clipfleet.models import resolve_model
 from clipfleet.schemas.keys import QueueKeys
@@ -178,7 +185,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--count", type=int, default=20_000, help="pictures")
     parser.add_argument("--quick", action="store_true")
-    for each in run(**vars(parser.parse_args())):
+    options = vars(parser.parse_args())
+    end_on_sigterm()
+    for each in run(**options):
         each.show()
 
 

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from bench.clip_fleet import WORKER, Fleet, fleets
 from bench.clip_plain import Plain, torch_python
-from bench.clip_work import BATCHES, Line, Parts, PictureLimit, Spent, allowed, cpu_line, rates_of, ratios, rounds_of
+from bench.clip_work import (
+    BATCHES,
+    Line,
+    Parts,
+    PictureLimit,
+    Spent,
+    allowed,
+    cpu_line,
+    end_on_sigterm,
+    rates_of,
+    ratios,
+    rounds_of,
+)
 from bench.pipelines import DIFFERENT, jpeg
 from clipfleet.models import parse_name, resolve_model
 from clipfleet.models.runtime import lowest_cosine
@@ -145,7 +157,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=512, help="pictures of a round")
     parser.add_argument("--quick", action="store_true")
-    for each in run(**vars(parser.parse_args())):
+    options = vars(parser.parse_args())
+    end_on_sigterm()
+    for each in run(**options):
         each.show()
 
 

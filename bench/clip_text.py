@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.clip_fleet import Fleet, fleets
-from bench.clip_work import Line, Parts, Spent, allowed, cpu_line, rates_of, ratios, rounds_of, spent
+from bench.clip_work import (
+    Line,
+    Parts,
+    Spent,
+    allowed,
+    cpu_line,
+    end_on_sigterm,
+    rates_of,
+    ratios,
+    rounds_of,
+    spent,
+)
 from clipfleet.models import resolve_model
 from clipfleet.operators.cores import usable_cores
 from clipfleet.producer import requests
@@ -171,7 +182,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--milvus-uri", help="of a Milvus; left out: Milvus Lite")
     parser.add_argument("--quick", action="store_true")
-    for each in run(**vars(parser.parse_args())):
+    options = vars(parser.parse_args())
+    end_on_sigterm()
+    for each in run(**options):
         each.show()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
 import statistics
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -254,6 +256,11 @@ class PictureLimit:
 def allowed(*parts: Spent) -> float:
     """Items a second when each part, one after the other, takes what it took alone."""
     return 1 / sum(1 / one.rate for one in parts)
+
+
+def end_on_sigterm() -> None:
+    """End by an exception, so that all that was started is stopped: some of it has sessions of its own."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def rates_of(found: Sequence[Spent]) -> tuple[float, ...]:

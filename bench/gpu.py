@@ -23,7 +23,11 @@ import numpy as np
 from PIL import Image
 
 from bench.clip_fleet import WORKER, fleets
-from bench.clip_work import Line, ratios
+from bench.clip_work import (
+    Line,
+    end_on_sigterm,
+    ratios,
+)
 from bench.pipelines import DIFFERENT, jpeg
 from clipfleet.models import ModelError, open_runtime, parse_name, resolve_model
 from clipfleet.models.runtime import lowest_cosine
@@ -265,7 +269,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
-    for each in run(**vars(parser.parse_args())):
+    options = vars(parser.parse_args())
+    end_on_sigterm()
+    for each in run(**options):
         each.show()
 
 

@@ -29,7 +29,15 @@ import numpy as np
 import psutil
 
 from bench.clip_fleet import fleets
-from bench.clip_work import BATCHES, Line, Parts, PictureLimit, cpu_of, ratios
+from bench.clip_work import (
+    BATCHES,
+    Line,
+    Parts,
+    PictureLimit,
+    cpu_of,
+    end_on_sigterm,
+    ratios,
+)
 from bench.http_load import Outcome, closed_loop, open_loop, percentile
 from bench.pipelines import jpeg
 from clipfleet.cli.local.redis import free_port
@@ -348,7 +356,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help=f"some of {','.join([*OURS, *PEERS])}")
     parser.add_argument("--install", action="store_true", help="make the environments that are missing")
     parser.add_argument("--quick", action="store_true")
-    for each in run(**vars(parser.parse_args())):
+    options = vars(parser.parse_args())
+    end_on_sigterm()
+    for each in run(**options):
         each.show()
 
 
