@@ -38,9 +38,10 @@ class Plain:
     """
 
     def __init__(self, model: str, python: str) -> None:
-        self._process = subprocess.Popen(
-            [python, "-m", "bench.clip_plain", model], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        # OpenMP as it is by default: what we set for several processes on shared cores is not this one's to bear.
+        alone = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+        command = [python, "-m", "bench.clip_plain", model]
+        self._process = subprocess.Popen(command, env=alone, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.versions = ""
         self.threads = 0
 
