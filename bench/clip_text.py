@@ -62,7 +62,8 @@ def run(
         store = Store(StoreConfig(uri, expected_rows=rows, timeout_s=120.0))
         stack.callback(store.close)
         fill(store, bundle.config.fingerprint, bundle.config.dimension, rows)
-        stack.callback(store.drop, COLLECTION)
+        if milvus_uri is not None:  # else its folder is thrown away, however busy it is
+            stack.callback(store.drop, COLLECTION)
         parts = Parts(bundle, (BATCH,))
         stack.callback(parts.close)
         flags = ["--model", model, "--milvus-uri", uri, "--max-batch-size", str(BATCH)]
