@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from bench.clip_fleet import WORKER, Fleet, fleets
+from bench.clip_fleet import WORKER, Fleet, fleets, per_core
 from bench.clip_plain import Plain, torch_python
 from bench.clip_work import (
     BATCHES,
@@ -28,7 +28,6 @@ from bench.clip_work import (
 from bench.pipelines import DIFFERENT, jpeg
 from clipfleet.models import parse_name, resolve_model
 from clipfleet.models.runtime import lowest_cosine
-from clipfleet.operators.cores import usable_cores
 from clipfleet.producer import requests
 
 if TYPE_CHECKING:
@@ -48,13 +47,9 @@ def run(*, model: str = MODEL, rounds: int = 5, count: int = 512, quick: bool = 
         rounds, count = 1, min(count, 128)
     pictures = [jpeg(number) for number in range(DIFFERENT)]
     bundle = resolve_model(model)
-    cores = str(usable_cores())
     workers = {
         "as it comes": ["--model", model],
-        "a process per core": [
-            *("--model", model, "--processes", cores, "--threads", "1", "--decode-threads", "1"),
-            *("--max-batch-size", "16"),
-        ],
+        "a process per core": ["--model", model, *per_core()],
     }
     python = torch_python() if parse_name(model).kind not in {"demo", "bundle"} else ""
     with contextlib.ExitStack() as stack:

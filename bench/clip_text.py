@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.clip_fleet import Fleet, fleets
+from bench.clip_fleet import Fleet, fleets, per_core
 from bench.clip_work import (
     Line,
     Parts,
@@ -27,7 +27,6 @@ from bench.clip_work import (
     spent,
 )
 from clipfleet.models import resolve_model
-from clipfleet.operators.cores import usable_cores
 from clipfleet.producer import requests
 from clipfleet.store import Row, Store, StoreConfig
 from clipfleet.store.lite import LiteServer, check_lite_version
@@ -56,7 +55,6 @@ def run(
     if quick:
         rounds, count, rows = min(rounds, 3), min(count, 256), min(rows, 10_000)
     bundle = resolve_model(model)
-    cores = str(usable_cores())
     with contextlib.ExitStack() as stack:
         uri, pids, what = _milvus(stack, milvus_uri)
         store = Store(StoreConfig(uri, expected_rows=rows, timeout_s=120.0))
@@ -66,9 +64,11 @@ def run(
             stack.callback(store.drop, COLLECTION)
         parts = Parts(bundle, (BATCH,))
         stack.callback(parts.close)
-        flags = ["--model", model, "--milvus-uri", uri, "--max-batch-size", str(BATCH)]
-        split = [*flags, "--processes", cores, "--threads", "1", "--decode-threads", "1"]
-        ours = stack.enter_context(fleets({"as it comes": flags, "a process per core": split}))
+        flags = ["--model", model, "--milvus-uri", uri]
+        split = [*flags, *per_core(), "--max-batch-size", str(BATCH)]
+        ours = stack.enter_context(
+            fleets({"as it comes": [*flags, "--max-batch-size", str(BATCH)], "a process per core": split})
+        )
         for fleet in ours.values():
             fleet.pids += pids
         asked = texts(count)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from bench.clip_fleet import fleets
+from bench.clip_fleet import fleets, per_core
 from bench.clip_work import (
     BATCHES,
     Line,
@@ -155,10 +155,8 @@ async def _measured(
 
 @contextlib.contextmanager
 def _ours(name: str, model: str) -> Iterator[Way]:
-    flags = ["--model", model, "--max-batch-size", "16"]
-    if name == "clipfleet-split":
-        flags += ["--processes", str(usable_cores()), "--threads", "1", "--decode-threads", "1"]
-    with fleets({name: flags}) as started:
+    flags = per_core() if name == "clipfleet-split" else ["--max-batch-size", "16"]
+    with fleets({name: ["--model", model, *flags]}) as started:
         fleet = started[name]
 
         @contextlib.asynccontextmanager
