@@ -143,6 +143,8 @@ def _lines(
         if plain is not None:
             target = TARGET_BF16 if rounded else ""
             lines.append(Line(f"{title} / plain", ratios(rates_of(mine), rates_of(plain)), "x", target))
+            theirs, used = [one.cpu_ms for one in plain], [one.cpu_ms for one in mine]
+            lines.append(Line(f"{title} / plain, by CPU", ratios(theirs, used), "x"))
     return lines
 
 
