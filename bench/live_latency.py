@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.harness import line, process, server
+from bench.harness import process, server
 from bench.pipelines import jpeg
+from bench.results import Part
 from clipfleet.cli.local.redis import free_port
 from clipfleet.producer import AsyncClient, Client, requests
 from clipfleet.schemas.keys import QueueKeys
@@ -38,21 +39,33 @@ if TYPE_CHECKING:
 RATE = 20.0  # live queries a second, with exponential gaps: those who ask know nothing of each other
 BULK_BATCH_MS = 100.0
 DIFFERENT = 20
+SHORTEST_S = 5.0  # 100 queries: one alone is a percentile of fewer
 LANE = QueueKeys("clip").lanes[1]
 
 
-def run(options: argparse.Namespace) -> None:
-    measure(options, "embed")
+def run(options: argparse.Namespace) -> Part:
+    part = Part(
+        "live",
+        "Live queries beside a bulk run",
+        f"Text queries, {RATE:.0f} a second at random moments (an open loop: each is timed from when it was meant to be asked),"
+        " with and without a bulk run that keeps the queue full. The aim is a wait of one bulk batch at most, so a p99"
+        " beside it of no more than the p99 without it and one bulk batch.",
+    )
+    measure(part, options, "embed")
     if importlib.util.find_spec("milvus_lite") is not None:
         with tempfile.TemporaryDirectory() as folder, LiteServer(Path(folder)) as lite:
-            measure(options, "search", "--milvus-uri", lite.uri)
+            measure(part, options, "search", "--milvus-uri", lite.uri)
+    else:
+        part.skip("search beside index_image", "there is no Milvus Lite here")
+    return part
 
 
-def measure(options: argparse.Namespace, kind: str, *flags: str) -> None:
+def measure(part: Part, options: argparse.Namespace, kind: str, *flags: str) -> None:
     port = free_port()
     url = f"redis://127.0.0.1:{port}"
     worker = [sys.executable, "-m", "clipfleet.cli", "worker", "--redis-url", url, "--model", options.model]
     worker += ["--bulk-batch-ms", str(BULK_BATCH_MS), *flags]
+    seconds = max(options.seconds, SHORTEST_S)
     with server(port) as client, process(*worker), Client(url, wait_for_worker=True) as fleet:
         fleet.embed_text("warm", timeout=120)
         with bulk_run(url, kind, 5.0) as warm:  # the worker learns what a batch costs, and there is something to find
@@ -64,16 +77,16 @@ def measure(options: argparse.Namespace, kind: str, *flags: str) -> None:
         for number in range(options.rounds):
             for bulk in (False, True) if number % 2 else (True, False):
                 if bulk:
-                    with bulk_run(url, kind, options.seconds + 5.0) as running:
+                    with bulk_run(url, kind, seconds + 5.0) as running:
                         backlog(client)
-                        beside.append(ask(url, kind, options.seconds, number, late))
+                        beside.append(ask(url, kind, seconds, number, late))
                         out, _ = running.communicate(timeout=120)
                     batches += json.loads(out)
                 else:
-                    alone.append(ask(url, kind, options.seconds, number, late))
-        report(f"{options.model}, {kind}", alone, beside, batches)
-        own = " ms, ".join(f"p{percent} {percentile(late, percent):.1f}" for percent in (50, 99))
-        print(f"(of that the asking side itself was late by: {own} ms)")
+                    alone.append(ask(url, kind, seconds, number, late))
+    report(part, f"{options.model}, {kind}", alone, beside, batches)
+    own = ", ".join(f"p{percent} {percentile(late, percent):.1f} ms" for percent in (50, 99))
+    part.figures[-1].note = f"of that the asking side itself was late by {own}"
 
 
 def backlog(client: Redis) -> None:
@@ -85,18 +98,25 @@ def backlog(client: Redis) -> None:
         time.sleep(0.01)  # between two looks at another process's work
 
 
-def report(what: str, alone: list[list[float]], beside: list[list[float]], batches: list[tuple[float, int]]) -> None:
+def report(
+    part: Part, what: str, alone: list[list[float]], beside: list[list[float]], batches: list[tuple[float, int]]
+) -> None:
     times = [ms for ms, _ in batches]
-    line(f"{what}: a batch of the bulk run, ms", times, "{:.1f}")
-    line("its pictures", [float(size) for _, size in batches], "{:.0f}")
+    part.add(f"{what}: pictures of a bulk batch", [float(size) for _, size in batches], "pictures")
+    part.add(f"{what}: a batch of the bulk run", times, "ms")
     for name, rounds in (("without", alone), ("beside it", beside)):
-        for percent in (50, 99):
-            line(f"live text queries {name}: p{percent}, ms", [percentile(one, percent) for one in rounds], "{:.1f}")
+        part.add(
+            f"{what}: p99 of live queries {name}",
+            [percentile(one, 99) for one in rounds],
+            "ms",
+            arrival=f"open loop, {RATE:.0f}/s",
+            p50_ms=percentile(list(itertools.chain(*rounds)), 50),
+            p99_ms=percentile(list(itertools.chain(*rounds)), 99),
+        )
     p99_alone, p99_beside = (percentile(list(itertools.chain(*rounds)), 99) for rounds in (alone, beside))
-    longest = percentile(times, 99)
-    print(f"all rounds: p99 {p99_alone:.1f} ms without, {p99_beside:.1f} beside; a bulk batch p99 {longest:.1f} ms")
-    for limit, ms in ((f"--bulk-batch-ms {BULK_BATCH_MS:.0f}", BULK_BATCH_MS), ("a bulk batch's p99", longest)):
-        print(f"p99 beside / (p99 without + {limit}): {p99_beside / (p99_alone + ms):.2f}   (<= 1 is the aim)")
+    for limit, ms in ((f"{BULK_BATCH_MS:.0f} ms", BULK_BATCH_MS), ("a bulk batch's p99", percentile(times, 99))):
+        name = f"{what}: p99 beside / (p99 without + {limit})"
+        part.add(name, [p99_beside / (p99_alone + ms)], "x", target="<= 1")
 
 
 def percentile(values: list[float], percent: float) -> float:

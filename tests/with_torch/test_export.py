@@ -126,6 +126,23 @@ def test_given_an_exported_model_when_run_by_torch_then_the_same_vectors(plain) 
         assert lowest_cosine(left, right) >= 0.99999
 
 
+def test_given_bf16_weights_when_run_by_torch_then_unit_vectors_near_fp32_alone_and_in_a_batch(plain) -> None:
+    _, bundle = plain
+    images, texts = list(pictures(8)), list(PROBES)
+    exact = by_bundle(bundle, images, texts, providers=["cpu"])
+    rounded = by_bundle(bundle, images, texts, providers=["torch-bf16"])
+    alone = by_bundle(bundle, images[:1], texts[:1], providers=["torch-bf16"])
+
+    for near, one, fp32 in zip(rounded, alone, exact, strict=True):
+        assert near.dtype == np.float32
+        assert np.linalg.norm(near, axis=1) == pytest.approx(1, abs=1e-6)
+        # Of 24 random dimensions, where rounding shows most: ViT-B-32's vectors are ten times nearer.
+        assert lowest_cosine(near, fp32) >= 0.998
+        assert lowest_cosine(one, near[:1]) >= 0.999
+        # Rounded indeed.
+        assert np.max(np.abs(near - fp32)) > 1e-5
+
+
 def test_given_a_cached_export_when_started_without_torch_then_it_runs(plain, cache) -> None:
     name, bundle = plain
     code = f"""

@@ -147,7 +147,7 @@ def _load(
 
 
 def _check_serves(provider: Provider, kind: str) -> None:
-    if provider == "torch":
+    if provider.startswith("torch"):
         raise DeviceUnavailable("it runs no ONNX files")
     if {"tensorrt": "cuda"}.get(provider, provider) != kind:
         raise DeviceUnavailable(f"it does not run on {kind}")

@@ -1,5 +1,7 @@
 """The two towers as they are exported and as torch runs them: normalisation inside, unit vectors out.
 
+The model may have weights of another precision; pictures are normalised, and vectors brought to unit length, in fp32.
+
 Imports torch: only the exporter and the torch provider import this module.
 """
 
@@ -27,12 +29,14 @@ class ImageTower(nn.Module):  # type: ignore[misc]  # torch ships no types that 
         mean, std = torch.tensor(image.mean), torch.tensor(image.std)
         self.register_buffer("scale", (1 / (255 * std)).reshape(1, 3, 1, 1))
         self.register_buffer("shift", (-mean / std).reshape(1, 3, 1, 1))
+        self.precision = next(model.parameters()).dtype
 
     def forward(self, pixels: Any) -> Any:
         """Normalise as the model's preprocessing would, then encode."""
         channels_first = pixels.permute(0, 3, 1, 2).to(torch.float32)
-        features = self.model.encode_image(channels_first * self.scale + self.shift)
-        return functional.normalize(features, dim=-1)
+        normalised = channels_first * self.scale + self.shift
+        features = self.model.encode_image(normalised.to(self.precision))
+        return functional.normalize(features.to(torch.float32), dim=-1)
 
 
 class TextTower(nn.Module):  # type: ignore[misc]  # torch ships no types that are read here
@@ -46,7 +50,7 @@ class TextTower(nn.Module):  # type: ignore[misc]  # torch ships no types that a
     def forward(self, ids: Any) -> Any:
         """Encode ids, on as many positions as they have."""
         features = self._short(ids) if self.cuts else self.model.encode_text(ids)
-        return functional.normalize(features, dim=-1)
+        return functional.normalize(features.to(torch.float32), dim=-1)
 
     def _short(self, ids: Any) -> Any:
         # open_clip's encode_text adds all of the positions and of the mask, so it takes full rows only.

@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 PROVIDERS = ("tensorrt", "cuda", "cpu", "torch")
+KNOWN_PROVIDERS = (*PROVIDERS, "torch-bf16")  # the last one where it is asked for alone
 
 
 class _Omit:
@@ -278,8 +279,9 @@ class StageOptions:
             raise ValueError(f"device must be 'cpu' or 'cuda:N': {self.device!r}")
         given: Any = self.providers  # whatever a caller may have said
         if given is not None:
-            if isinstance(given, str) or not given or not set(given) <= set(PROVIDERS):
-                raise ValueError(f"providers must be some of {', '.join(PROVIDERS)}, in a tuple: {given!r}")
+            if isinstance(given, str) or not given or not set(given) <= set(KNOWN_PROVIDERS):
+                known = ", ".join(KNOWN_PROVIDERS)
+                raise ValueError(f"providers must be some of {known}, in a tuple: {given!r}")
             object.__setattr__(self, "providers", tuple(given))
 
     def at(self, place: Place) -> Place:

@@ -1,0 +1,364 @@
+"""The same model file and the same decoding behind HTTP servers that batch, and by clipfleet over Redis.
+
+python -m bench.http_peers [--model ViT-B-32/random] [--only mosec,clipfleet] [--install] [--quick]
+
+Each server lives in an environment of its own, ``.venv-bench/NAME`` (or below ``CLIPFLEET_BENCH_VENVS``), which
+``--install`` makes of ``bench/requirements-NAME.txt``. One is up at a time, since idle ones poll; each is started
+anew in each round. clipfleet's HTTP gateway is not built yet, so there is no line of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+
+from bench.clip_fleet import fleets, per_core
+from bench.clip_work import (
+    BATCHES,
+    Line,
+    Parts,
+    PictureLimit,
+    cpu_of,
+    end_on_sigterm,
+    ratios,
+)
+from bench.http_load import Outcome, closed_loop, open_loop, percentile
+from bench.pipelines import jpeg
+from clipfleet.cli.local.redis import free_port
+from clipfleet.models import resolve_model
+from clipfleet.models.runtime import lowest_cosine
+from clipfleet.operators.cores import usable_cores
+from clipfleet.producer import AsyncClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+
+    from bench.http_load import Send
+    from clipfleet.models.bundle import Bundle
+
+    # How to speak to it, and the processes whose trees are all of it.
+    Way = tuple[Callable[[], contextlib.AbstractAsyncContextManager[Send]], Sequence[int]]
+
+ROOT = Path(__file__).parent.parent
+MODEL, TARGET, SHARE = "ViT-B-32/random", ">= 1.2", 0.7
+PEERS = {"litserve": "LitServe 0.2.19", "mosec": "mosec 0.9.8", "ray": "Ray Serve 2.60.0", "bentoml": "BentoML 1.4.40"}
+OURS = {
+    "clipfleet": "clipfleet over Redis",
+    "clipfleet-split": "clipfleet over Redis, a process per core",
+}
+IN_FLIGHT, COMPARED, PICTURES = 64, 8, 32
+UP_S, DOWN_S, TIMEOUT_S = 180.0, 20.0, 120.0
+# No reports to their makers; Ray's are the switches of its performance guide.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "BENTOML_DO_NOT_TRACK": "True",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_worker_niceness": "0",  # 15 by default: the load's own process would go first
+}
+
+
+@dataclass
+class Found:
+    """What the rounds of one way gave; ``why`` it could not be run, when it could not."""
+
+    saturation: list[float] = field(default_factory=list)
+    opened: list[Outcome] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    cosine: float = 1.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how often."""
+
+    rounds: int = 5
+    closed: float = 8.0
+    opened: float = 15.0
+
+
+def run(
+    *, model: str = MODEL, rounds: int = 5, only: str = "", install: bool = False, quick: bool = False
+) -> list[Line]:
+    """Measure; ``quick``: one short round. ``only``: names, comma-separated. ``install``: make what is missing."""
+    plan = Plan(1, 3.0, 4.0) if quick else Plan(rounds)
+    names = only.split(",") if only else [*OURS, *PEERS]
+    unknown = set(names) - {*OURS, *PEERS}
+    if unknown:
+        raise ValueError(f"there is no {', '.join(sorted(unknown))}; there are {', '.join([*OURS, *PEERS])}")
+    if install:
+        for name in set(names) & set(PEERS):
+            install_peer(name)
+    bundle = resolve_model(model)
+    pictures = [jpeg(number) for number in range(PICTURES)]
+    found = {name: Found() for name in names}
+    limits = []
+    with contextlib.closing(Parts(bundle, BATCHES[2:5] if quick else BATCHES)) as parts:
+        known = parts.vectors(pictures[:COMPARED])
+        limit = PictureLimit(parts, pictures, 64 if quick else 256)
+        for number in range(plan.rounds):
+            limits.append(limit.rate())
+            for name in names if number % 2 else reversed(names):
+                if not found[name].why:
+                    _round(name, bundle, model, pictures, known, plan, found[name])
+    return lines(found, tuple(limits))
+
+
+def _round(name: str, bundle: Bundle, model: str, pictures: list[bytes], known: Any, plan: Plan, found: Found) -> None:
+    """One server up, measured and down; what goes wrong with it is its line and not the end of the others."""
+    try:
+        with _ours(name, model) if name in OURS else _served(name, bundle) as way:
+            asyncio.run(_measured(way, pictures, known, plan, found))
+    except Exception as error:  # noqa: BLE001  (of four frameworks and their clients; each is told)
+        found.why = f"{type(error).__name__}: {error}"
+
+
+async def _measured(
+    way: Way,
+    pictures: list[bytes],
+    known: Any,
+    plan: Plan,
+    found: Found,
+) -> None:
+    connect, pids = way
+    async with connect() as send:
+        vectors = await asyncio.gather(*(send(one) for one in pictures[: len(known)]))
+        found.cosine = min(found.cosine, lowest_cosine(np.stack(vectors), known))
+        cpu = cpu_of(pids)
+        closed = await closed_loop(send, pictures, in_flight=IN_FLIGHT, seconds=plan.closed)
+        found.cpu_ms.append(1000 * (cpu_of(pids) - cpu) / closed.answered)
+        opened = await open_loop(send, pictures, rate=SHARE * closed.rate, seconds=plan.opened)
+        found.saturation.append(closed.rate)
+        found.opened.append(opened)
+
+
+# Ours ---------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _ours(name: str, model: str) -> Iterator[Way]:
+    flags = per_core() if name == "clipfleet-split" else ["--max-batch-size", "16"]
+    with fleets({name: ["--model", model, *flags]}) as started:
+        fleet = started[name]
+
+        @contextlib.asynccontextmanager
+        async def way() -> AsyncIterator[Send]:
+            async with AsyncClient(fleet.url, queue=fleet.queue, timeout=TIMEOUT_S) as client:
+
+                async def send(picture: bytes) -> Any:
+                    return np.asarray((await client.embed_image(picture)).vector)
+
+                yield send
+
+        yield way, fleet.pids
+
+
+# Theirs -------------------------------------------------------------------------------------------------------------
+
+
+def python_of(name: str) -> Path:
+    """The Python of a peer's environment, whether it is there or not."""
+    root = os.environ.get("CLIPFLEET_BENCH_VENVS")
+    return (Path(root) if root else ROOT / ".venv-bench") / name / "bin" / "python"
+
+
+def install_peer(name: str) -> None:
+    """Make its environment, or bring it to what its requirements say.
+
+    Raises:
+        CalledProcessError: pip says why.
+    """
+    python = python_of(name)
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
+    pinned = str(ROOT / "bench" / f"requirements-{name}.txt")
+    subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", pinned], check=True)
+
+
+@contextlib.contextmanager
+def _served(name: str, bundle: Bundle) -> Iterator[Way]:
+    """The server, ready; all of its processes are gone afterwards."""
+    python = python_of(name)
+    if not python.exists():
+        raise FileNotFoundError(f"{name} is not installed: python -m bench.http_peers --install --only {name}")
+    port = free_port()
+    command = [str(python), "-m", f"bench.http_{name}"]
+    if name == "bentoml":
+        command = [str(python), "-m", "bentoml", "serve", "bench.http_bentoml:Embed", "--host", "127.0.0.1"]
+        command += ["--port", str(port)]
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "schemas", ROOT / "worker")))
+    environment = os.environ | ENVIRONMENT
+    environment |= {"PYTHONPATH": path, "BENCH_BUNDLE": str(bundle.path), "BENCH_PORT": str(port)}
+    environment |= {"BENCH_PROCESSES": str(usable_cores())}
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+        try:
+            yield (lambda: _http(name, port, server, log)), [server.pid]
+        finally:
+            _end(server)
+
+
+@contextlib.asynccontextmanager
+async def _http(name: str, port: int, server: subprocess.Popen[bytes], log: Any) -> AsyncIterator[Send]:
+    """A client of it, once it answers."""
+    import aiohttp
+
+    url = f"http://127.0.0.1:{port}/embed"
+    limits = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=limits, timeout=aiohttp.ClientTimeout(TIMEOUT_S)) as session:
+
+        async def send(picture: bytes) -> Any:
+            async with session.post(url, **_body(name, picture)) as response:
+                data = await response.read()
+                if response.status != 200:
+                    raise RuntimeError(f"{response.status}: {data[:60]!r}")
+                if response.content_type == "application/json":
+                    return np.asarray(json.loads(data)[0], np.float32)
+                return np.frombuffer(data, np.float32)
+
+        await _ready(lambda: send(jpeg(0)), server, log)
+        yield send
+
+
+def _body(name: str, picture: bytes) -> dict[str, Any]:
+    """Bytes as they are; BentoML takes files of a form."""
+    if name != "bentoml":
+        return {"data": picture, "headers": {"Content-Type": "application/octet-stream"}}
+    import aiohttp
+
+    form = aiohttp.FormData()
+    form.add_field("pictures", picture, filename="picture.jpg", content_type="image/jpeg")
+    return {"data": form}
+
+
+async def _ready(ask: Callable[[], Awaitable[Any]], server: subprocess.Popen[bytes], log: Any) -> None:
+    give_up = time.monotonic() + UP_S
+    said = ""
+    while server.poll() is None and time.monotonic() < give_up:
+        try:
+            await ask()
+        except Exception as error:  # noqa: BLE001  (not listening, or not ready)
+            said = f"{type(error).__name__}: {error}"
+            await asyncio.sleep(0.2)  # between two looks: a server that starts tells nobody
+        else:
+            return
+    log.seek(0)
+    end = log.read()[-400:].decode("utf-8", "replace").strip().replace("\n", " | ")
+    what = (
+        f"it ended with {server.returncode}" if server.poll() is not None else f"no answer within {UP_S:g} s ({said})"
+    )
+    raise RuntimeError(f"{what}; its log ends: {end}")
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """All that it started, politely and then surely: some of it has sessions of its own."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(server.pid).children(recursive=True)
+        server.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(DOWN_S)
+        _, alive = psutil.wait_procs(family, timeout=DOWN_S)
+        for one in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+    server.kill()
+    server.wait()
+
+
+# The table ----------------------------------------------------------------------------------------------------------
+
+
+def lines(found: dict[str, Found], limits: tuple[float, ...]) -> list[Line]:
+    """A line of throughput and one of latency for each way, and ours against the best of the others."""
+    made = [Line("what the cores allow", limits, "pictures/s", note="one picture decoded and one embedded, alone")]
+    for name, one in found.items():
+        title = (PEERS | OURS)[name]
+        made += [Line(title, why=one.why)] if one.why else [_throughput(title, one), _latency(title, one)]
+    made.append(Line("clipfleet through its gateway", why="the gateway is not built yet"))
+    peers = {name: one for name, one in found.items() if name in PEERS and not one.why}
+    if peers:
+        best = max(peers, key=lambda name: statistics.median(peers[name].saturation))
+        made.append(
+            Line(f"what the cores allow / {PEERS[best]}, the best", ratios(limits, peers[best].saturation), "x")
+        )
+    for name, title in OURS.items():
+        if peers and name in found and not found[name].why:
+            made += _against(title, found[name], peers)
+    return made
+
+
+def _throughput(title: str, one: Found) -> Line:
+    return Line(
+        f"{title}, saturated",
+        tuple(one.saturation),
+        "pictures/s",
+        arrival=f"closed loop, {IN_FLIGHT} in flight",
+        precision="fp32",
+        agreement=one.cosine,
+        note="cosine to the model called here; "
+        f"{statistics.median(one.cpu_ms):.1f} ms of a core for each, with the load's own",
+    )
+
+
+def _latency(title: str, one: Found) -> Line:
+    together = sorted(latency for each in one.opened for latency in each.latencies)
+    failed = sum((each.errors for each in one.opened), start=Counter[str]())
+    behind = 1000 * max(each.late for each in one.opened)
+    offered = statistics.median(each.offered for each in one.opened)
+    return Line(
+        f"{title}, p99 at {SHARE:.0%} of it",
+        tuple(1000 * each.percentile(0.99) for each in one.opened),
+        "ms",
+        arrival=f"open loop, Poisson, {offered:.1f} a second",
+        p50_ms=1000 * percentile(together, 0.5),
+        p99_ms=1000 * percentile(together, 0.99),
+        precision="fp32",
+        note=f"{len(together)} answers; errors: {dict(failed) or 'none'}; the load was at most {behind:.0f} ms behind",
+    )
+
+
+def _against(title: str, ours: Found, peers: dict[str, Found]) -> list[Line]:
+    best = max(peers, key=lambda name: statistics.median(peers[name].saturation))
+    quick = min(peers, key=lambda name: statistics.median(each.percentile(0.99) for each in peers[name].opened))
+    cheap = min(peers, key=lambda name: statistics.median(peers[name].cpu_ms))
+    tails = [[each.percentile(0.99) for each in one.opened] for one in (peers[quick], ours)]
+    return [
+        Line(f"{title} / {PEERS[best]}, the best", ratios(ours.saturation, peers[best].saturation), "x", TARGET),
+        Line(f"p99 of {PEERS[quick]}, the lowest / {title}", ratios(*tails), "x", ">= 1"),
+        Line(f"CPU of {PEERS[cheap]}, the least / {title}", ratios(peers[cheap].cpu_ms, ours.cpu_ms), "x"),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.http_peers", description=__doc__)
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help=f"some of {','.join([*OURS, *PEERS])}")
+    parser.add_argument("--install", action="store_true", help="make the environments that are missing")
+    parser.add_argument("--quick", action="store_true")
+    options = vars(parser.parse_args())
+    end_on_sigterm()
+    for each in run(**options):
+        each.show()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""The CLIP benchmarks on a tiny model: that their figures are what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bench import clip_bulk, clip_fleet, clip_images, clip_text
+from bench.clip_bulk import Sample, growth, sustained, write
+from bench.clip_fleet import pause_near
+from bench.clip_work import Best, Line, Parts, Spent, rounds_of
+from bench.pipelines import jpeg
+
+from clipfleet.models import load_bundle
+from support.fleet import TINY
+
+MIB = 2**20
+
+
+def test_given_ways_then_each_in_every_round_and_none_always_first() -> None:
+    order: list[str] = []
+
+    def way(name: str):
+        return lambda: order.append(name) or Spent(1, 1.0, 1.0)
+
+    found = rounds_of({"a": way("a"), "b": way("b")}, 4)
+
+    assert {name: len(spent) for name, spent in found.items()} == {"a": 4, "b": 4}
+    assert order in (["b", "a", "a", "b", "b", "a", "a", "b"], ["a", "b", "b", "a", "a", "b", "b", "a"])
+
+
+def test_given_work_then_what_it_took_is_told_for_each_item() -> None:
+    taken = Spent(items=50, wall_s=2.0, cpu_s=3.0)
+
+    assert taken.rate == 25
+    assert taken.cpu_ms == 60
+
+
+@pytest.mark.parametrize(("target", "word"), [(">= 0.9", "missed"), ("<= 0.9", "met"), (">= 0.8", "met")])
+def test_given_a_target_then_its_line_says_whether_the_median_meets_it(capsys, target, word) -> None:
+    Line("ratio", (0.7, 0.85, 1.0), "x", target, agreement=0.99999).show()
+
+    said = capsys.readouterr().out
+    assert f"target {target}: {word}" in said
+    assert "0.9999900" in said
+
+
+def test_given_what_could_not_be_run_then_its_line_says_why(capsys) -> None:
+    Line("plain pipeline", why="no torch here").show()
+
+    assert "not run: no torch here" in capsys.readouterr().out
+
+
+def test_given_parts_then_the_model_called_in_any_way_sees_each_picture_once() -> None:
+    parts = Parts(load_bundle(TINY), (1, 4))
+    pixels = parts.pixels([jpeg(number) for number in range(10)])
+    way = parts.best(pixels)
+
+    assert way.batch in {1, 4}
+    assert (way.threads, way.sessions) in {(parts.cores, 1), (1, parts.cores)}
+    for split in ((parts.cores, 1), (1, parts.cores)):
+        taken = parts.model(pixels, Best(4, *split))
+        assert taken.items == 10
+        assert taken.wall_s > 0
+    texts = parts.model_vectors(parts.ids(["a red boat", "a dog"] * 40))
+    assert len(texts) == 80
+    np.testing.assert_allclose(texts[0], texts[78], atol=1e-5)
+    parts.close()
+
+
+def test_given_a_run_seen_by_heartbeats_then_its_rate_leaves_out_beginning_and_end() -> None:
+    samples = [Sample(0.0, 0, 0, 0), Sample(5.0, 100, 0, 0), Sample(6.0, 200, 0, 0), Sample(7.0, 300, 0, 0)]
+    samples.append(Sample(20.0, 310, 0, 0))  # its last ones came while the store was compared
+
+    assert sustained(samples) == 100
+
+    with pytest.raises(RuntimeError, match="too few"):
+        sustained(samples[:3])
+
+
+def test_given_memory_that_grows_then_the_ratio_of_end_to_middle_tells() -> None:
+    flat = [Sample(float(at), 1000 * at, 100 * MIB, 300 * MIB) for at in range(21)]
+    grows = [Sample(float(at), 1000 * at, (100 + 10 * at) * MIB, 300 * MIB) for at in range(21)]
+
+    assert growth(flat, "producer") == growth(flat, "worker") == 1.0
+    assert growth(grows, "producer") == pytest.approx(290 / 200, rel=0.02)
+    with pytest.raises(RuntimeError, match="too few"):
+        growth(flat[:3], "producer")
+
+
+def test_given_more_files_than_pictures_then_each_has_a_name_and_they_share_the_bytes(tmp_path) -> None:
+    write(tmp_path / "pictures", [b"one", b"two"], 7)
+
+    files = sorted((tmp_path / "pictures").rglob("*.jpg"))
+    assert len(files) == 7
+    assert sorted(file.read_bytes() for file in files) == [b"one"] * 4 + [b"two"] * 3
+    assert len({file.stat().st_ino for file in files}) == 2
+
+
+def test_given_answers_in_bursts_then_the_window_goes_from_the_end_of_one_to_the_end_of_another() -> None:
+    # A batch of 16 each second; the client sees its answers a microsecond apart.
+    times = [batch + at * 1e-6 for batch in range(20) for at in range(16)]
+
+    first, last = pause_near(times, 70, 16), pause_near(times, 230, 16)
+
+    assert (first % 16, last % 16) == (15, 15)
+    assert (last - first) / (times[last] - times[first]) == pytest.approx(16)
+
+
+def test_given_answers_one_by_one_then_any_window_tells_their_rate() -> None:
+    times = [at / 50 for at in range(400)]
+
+    first, last = pause_near(times, 128, 64), pause_near(times, 256, 64)
+
+    assert (last - first) / (times[last] - times[first]) == pytest.approx(50)
+    assert last > first
+
+
+def test_given_a_worker_that_cannot_start_then_the_benchmark_ends_at_once() -> None:
+    with pytest.raises(RuntimeError, match="the worker ended with"), clip_fleet.fleets({"x": ["--model", "no/such"]}):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_given_a_tiny_model_when_the_benchmark_runs_then_every_way_has_its_figures_and_agrees(monkeypatch) -> None:
+    monkeypatch.setattr(clip_fleet, "IN_FLIGHT", 64)
+
+    found = clip_images.run(model=str(TINY), rounds=1, quick=True)
+
+    lines = {one.name: one for one in found}
+    ours = lines["clipfleet, as it comes"]
+    assert ours.agreement > 0.9999
+    assert sum(ours.batches.values()) > 1
+    assert "torch" in lines["plain pipeline"].why
+    for name in ("what the cores allow", "clipfleet, a process per core / allowed, by CPU"):
+        assert lines[name].values[0] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_given_rows_in_a_store_when_searched_by_words_then_the_hits_are_those_of_the_parts() -> None:
+    found = clip_text.run(model=str(TINY), rounds=1, count=64, rows=300)
+
+    lines = {one.name: one for one in found}
+    assert "80 of 80 hits" in lines["clipfleet search, as it comes"].note
+    assert lines["store alone"].values[0] > 0
+    assert lines["clipfleet search, as it comes / parts"].target == ">= 0.85"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_given_files_when_indexed_then_the_rate_of_the_command_and_all_rows_are_there() -> None:
+    found = clip_bulk.run(model=str(TINY), count=2_000)
+
+    lines = {one.name: one for one in found}
+    assert lines["clipfleet index, one worker"].values[0] > 0
+    # Half of it is the loading of libraries: too short to tell of memory.
+    assert "too few" in lines["memory of the producer, middle to end"].why
