@@ -31,10 +31,16 @@ PARTS = {
     "load": "bench.under_load:run",
     "growth": "bench.growth:run",
     "workers": "bench.workers:run",
-    "live": "bench.live_latency:run",
     "start": "bench.start:run",
     "pipelines": "bench.pipelines:run",
+    "live": "bench.live_latency:run",
+    "images": "bench.joined:images",
+    "text": "bench.joined:text",
+    "bulk": "bench.joined:bulk",
+    "http": "bench.joined:http",
 }
+# In the quick form only where they are named: these take minutes, and what they need takes gigabytes.
+LONG = ("images", "text", "bulk", "http")
 # What a round of each form is made of.
 FORMS = {
     "rounds": (5, 7),
@@ -43,6 +49,7 @@ FORMS = {
     "calls": (200, 1_000),
     "pictures": (200, 1_000),
     "seconds": (0.5, 5.0),
+    "live_seconds": (1.5, 10.0),
     "shares": ((0.2, 0.5, 0.7, 0.9, 1.1), (0.05, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)),
     "backlogs": ((1_000, 100_000), (1_000, 100_000, 1_000_000)),
 }
@@ -58,6 +65,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--calls", type=int, help="single calls of a round")
     parser.add_argument("--pictures", type=int, help="pictures of a round")
     parser.add_argument("--seconds", type=float, help="of a round of a load in an open loop")
+    parser.add_argument("--live-seconds", type=float, help="of a round of live queries")
     parser.add_argument("--shares", type=_shares, metavar="X,X,...", help="loads, as parts of what a closed loop gets")
     parser.add_argument("--backlogs", type=_numbers, metavar="N,N,...", help="requests that are queued already")
     parser.add_argument(
@@ -91,7 +99,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else what was started would not be stopped in order
     file = options.out / "performance" / "results.json"
     parts = load(file)
-    wanted = [name for name in PARTS if name in options.what or not options.what]
+    wanted = [
+        name for name in PARTS if name in options.what or (not options.what and (options.full or name not in LONG))
+    ]
     here, using = machine(), versions(str(find_redis_server()))
     print(", ".join(f"{name} {value}" for name, value in (*here.items(), *using.items())))
     failed = []
