@@ -48,8 +48,8 @@ def run(options: argparse.Namespace) -> Part:
         "live",
         "Live queries beside a bulk run",
         f"Text queries, {RATE:.0f} a second at random moments (an open loop: each is timed from when it was meant to be"
-        " asked), with and without a bulk run that keeps the queue full. The aim is a wait of one bulk batch at most, so a p99"
-        " beside it of no more than the p99 without it and one bulk batch.",
+        " asked), with and without a bulk run that keeps the queue full. The aim is a wait of one bulk batch at most,"
+        " so a p99 beside it of no more than the p99 without it and one bulk batch.",
     )
     measure(part, options, "embed")
     if importlib.util.find_spec("milvus_lite") is not None:
