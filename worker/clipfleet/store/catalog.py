@@ -194,10 +194,6 @@ class Catalog:
         self.forget(alias)
         return "" if before is None else before.name
 
-    def names(self) -> list[str]:
-        """All collections of the database."""
-        return sorted(self._connection.call("list_collections"))
-
     def is_lite(self) -> bool:
         """Whether the store is Milvus Lite."""
         return str(self._connection.call("get_server_version")).startswith("milvus_lite")

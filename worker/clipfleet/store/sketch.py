@@ -11,16 +11,16 @@ from __future__ import annotations
 import struct
 from functools import cache
 from hashlib import shake_128
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["NOTE", "alike", "sketches"]
+__all__ = ["NOTE", "alike", "sketches", "unchanged"]
 
 NOTE: Final = "sketch"
 """Where a result's notes have it."""
@@ -51,6 +51,12 @@ def alike(one: str, other: str) -> bool:
     except (ValueError, struct.error):
         return False  # of a worker that spells them otherwise
     return all(abs(first - second) <= _TOLERANCE for first, second in pairs)
+
+
+def unchanged(noted: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """By the id of each row, whether its vector is the one whose sketch was noted."""
+    told = sketches([np.asarray(row["vector"], dtype=np.float32) for row in rows])
+    return {row["id"]: alike(noted[row["id"]], sketch) for row, sketch in zip(rows, told, strict=True)}
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,12 +15,13 @@ from clipfleet.store.catalog import Catalog, Spec, mismatch
 from clipfleet.store.compile import compile_filter, ids_expression
 from clipfleet.store.connection import Connection, Refused
 from clipfleet.store.filters import Filter, parse
+from clipfleet.store.listing import collections
 from clipfleet.store.removal import MAX_DELETED, delete_ids, delete_matching
 from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import Encoded, check_vector, chunks, encode_rows
-from clipfleet.store.scan import COUNT, scan
+from clipfleet.store.scan import scan
 from clipfleet.store.searching import nearest, search_request
-from clipfleet.store.sketch import alike, sketches
+from clipfleet.store.sketch import unchanged
 from clipfleet.store.types import (
     MAX_LIMIT,
     CollectionInfo,
@@ -169,9 +169,7 @@ class Store:
         """
         found = dict.fromkeys(self.present(name, [id_ for id_, sketch in noted.items() if not sketch]), True)
         rows = self._having(name, [id_ for id_, sketch in noted.items() if sketch], ["id", "vector"])
-        told = sketches([np.asarray(row["vector"], dtype=np.float32) for row in rows])
-        found |= {row["id"]: alike(noted[row["id"]], sketch) for row, sketch in zip(rows, told, strict=True)}
-        return found
+        return found | unchanged(noted, rows)
 
     def scan(self, name: str, *, after: str = "") -> Iterator[list[Row]]:
         """All rows with ids above ``after``, by pages, in the order of their ids; see ``scan.scan``."""
@@ -231,18 +229,7 @@ class Store:
 
     def list_collections(self) -> list[CollectionInfo]:
         """All collections with fingerprint, dimension and rows; those of other programs have an empty fingerprint."""
-        listed: list[CollectionInfo] = []
-        for name in self._catalog.names():
-            try:
-                info = self._catalog.find(name)
-                rows = self._connection.call("query", name, **COUNT)
-            except RequestFailed:
-                continue  # dropped since it was listed
-            except Refused:
-                listed.append(info)  # not loaded, and listing is no reason to load
-            else:
-                listed.append(replace(info, rows=int(rows[0]["count(*)"])))
-        return listed
+        return collections(self._catalog, self._connection)
 
     def drop(self, name: str) -> None:
         """Delete a collection with all its rows; nothing happens when there is none."""
