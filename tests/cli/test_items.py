@@ -21,7 +21,7 @@ from clipfleet.cli import main
 from clipfleet.cli.commands import embed, search
 from clipfleet.cli.items import Answer, line_groups
 from clipfleet.cli.output import Output
-from clipfleet.cli.run import _collection_name
+from clipfleet.cli.run import collection_name
 from clipfleet.schemas.errors import RequestFailed
 from clipfleet.schemas.result import Result
 from clipfleet.store.types import check_collection_name
@@ -217,7 +217,7 @@ def test_a_collection_name_is_what_the_store_takes(name):
         except (typer.BadParameter, RequestFailed):
             return False
 
-    assert takes(_collection_name) is takes(check_collection_name)
+    assert takes(collection_name) is takes(check_collection_name)
 
 
 def test_given_an_interruption_when_indexed_then_it_says_how_much_was_done(redis_server, keys, pictures, tmp_path):

@@ -97,7 +97,7 @@ def test_given_fresh_ids_when_made_then_they_match_and_carry_128_bits():
 def test_given_a_fork_when_both_make_ids_then_none_is_made_twice():
     code = (
         "import os; from clipfleet.schemas import new_id; new_id(); child = os.fork(); "
-        "print(*(new_id() for _ in range(200)), flush=True); child and os.wait()"
+        "ids = [new_id() for _ in range(200)]; child and os.wait(); print(*ids, flush=True)"
     )
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert len(set(made)) == len(made) == 400

@@ -80,7 +80,7 @@ def test_given_the_numbers_that_scripts_hold_when_compared_then_they_are_the_sam
     admit, settle = scripts.load("admit").text, scripts.load("settle").text
     for name in ("DEFAULT_CAPACITY", "DEFAULT_MAX_REQUEST_BYTES", "DEFAULT_MAX_QUEUE_BYTES"):
         assert re.search(rf"tonumber\(fleet\[\d\]\) or {getattr(limits, name)}\b", admit), name
-    assert f"ttl > {limits.MAX_TTL_MS} " in admit
+    assert f"ttl <= {limits.MAX_TTL_MS} " in admit
     assert f"ttl > {limits.MAX_REPLY_TTL_MS} " in settle
     assert f"ttl > {limits.MAX_REPLY_TTL_MS} " in scripts.load("settle_many").text
     assert f"'MAXLEN', '{limits.DEAD_MAX_ENTRIES}'" in settle
