@@ -2,7 +2,7 @@
 
 python -m bench.http_peers [--model ViT-B-32/random] [--only mosec,clipfleet] [--install] [--quick]
 
-Each server lives in an environment of its own, ``.venv-bench/NAME`` (or below ``CLIPFLEET_BENCH_VENVS``), which
+Each server lives in an environment of its own, ``.venv-bench/NAME`` (or below ``CLIPFLEET_BENCH_ENVIRONMENTS``), which
 ``--install`` makes of ``bench/requirements-NAME.txt``. One is up at a time, since idle ones poll; each is started
 anew in each round. clipfleet's HTTP gateway is not built yet, so there is no line of it.
 """
@@ -176,7 +176,7 @@ def _ours(name: str, model: str) -> Iterator[Way]:
 
 def python_of(name: str) -> Path:
     """The Python of a peer's environment, whether it is there or not."""
-    root = os.environ.get("CLIPFLEET_BENCH_VENVS")
+    root = os.environ.get("CLIPFLEET_BENCH_ENVIRONMENTS")
     return (Path(root) if root else ROOT / ".venv-bench") / name / "bin" / "python"
 
 

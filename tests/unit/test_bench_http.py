@@ -106,7 +106,7 @@ def test_given_a_server_that_refuses_its_saturation_then_an_error_names_what_it_
 
 
 def test_given_a_peer_that_is_not_installed_then_a_line_says_how_to_install_it(monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("CLIPFLEET_BENCH_VENVS", str(tmp_path))
+    monkeypatch.setenv("CLIPFLEET_BENCH_ENVIRONMENTS", str(tmp_path))
 
     found = http_peers.run(model=str(TINY), only="mosec", quick=True)
 
@@ -119,7 +119,7 @@ def test_given_a_server_that_ends_at_once_then_its_line_holds_what_it_said(monke
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\necho no such module >&2\nexit 3\n")
     python.chmod(0o755)
-    monkeypatch.setenv("CLIPFLEET_BENCH_VENVS", str(tmp_path))
+    monkeypatch.setenv("CLIPFLEET_BENCH_ENVIRONMENTS", str(tmp_path))
 
     found = http_peers.run(model=str(TINY), only="mosec", quick=True)
 
