@@ -25,7 +25,6 @@ app.conf.update(
     task_send_sent_event=False,
     worker_enable_remote_control=False,
     broker_connection_retry_on_startup=True,
-    task_store_eager_result=False,
 )
 
 

@@ -1,8 +1,8 @@
 """taskiq with its Redis stream broker and results in Redis.
 
-Its page: one worker process with as many async tasks as are in flight; it reads 100 entries at a time and uses uvloop
-where that is installed; orjson is its quickest serializer. ``--no-parse`` spares the check of arguments, acknowledging
-at reception a round trip; results are polled for, 200 ms apart by default, which would measure nothing but that.
+Its page: one worker process with as many async tasks, and as many entries read at a time, as are in flight; uvloop,
+which it uses where it is installed; orjson, its quickest serializer. ``--no-parse`` spares the check of arguments,
+acknowledging at reception a round trip. Results are polled for, 200 ms apart unless one says else.
 """
 
 from __future__ import annotations
