@@ -50,7 +50,8 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
         ImportError: a package is missing, or there are no such hooks or pipelines.
         ValueError: the store's address is none, or an operator cannot work as it was configured.
     """
-    threads = config.threads or max(1, usable_cores() // (config.processes or 1))
+    share = max(1, usable_cores() // (config.processes or 1))
+    threads = config.threads or share
     model = None if config.model == NO_MODEL else config.model
     services = _services(config, model, threads)
     place = Place(services, device, config.providers, threads)
@@ -82,7 +83,7 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
         "pid": os.getpid(),
         "version": version("clipfleet"),
     }
-    return Assembled(served, load_hooks(config.hooks), config.decode_threads or usable_cores(), facts)
+    return Assembled(served, load_hooks(config.hooks), config.decode_threads or share, facts)
 
 
 def _services(config: WorkerConfig, model: str | None, threads: int) -> ProcessServices:

@@ -45,7 +45,7 @@ class WorkerConfig:
         processes: worker processes; None = one per device.
         devices: ``auto``, or a comma-separated list such as ``cuda:0,cuda:1`` or ``cpu``.
         providers: how to run the model, in order of preference.
-        decode_threads: threads that decode and tokenise, per process; None = one per usable core.
+        decode_threads: threads that decode and tokenise, per process; None = usable cores shared by the processes.
         threads: threads that one model call may use on a CPU; None = usable cores shared by the processes.
         allow_roots: names and directories from which ``{path}`` inputs may be read.
         allow_urls: whether ``{url}`` inputs are fetched.
