@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 # Several cores shared by several processes: threads that spin while they wait take each other's time.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
+# The tests start hundreds of processes: each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 QUICK := not (chaos or browser or torch or fuzz or gpu or milvus_server or node or celery or slow)
 

@@ -103,7 +103,8 @@ def report(
 ) -> None:
     times = [ms for ms, _ in batches]
     sizes = dict(Counter(size for _, size in batches))
-    part.add(f"{what}: a batch of the bulk run", times, "ms", batches=sizes, note="each batch, not each round")
+    spread = [percentile(times, percent) for percent in (1, 50, 99)]
+    part.add(f"{what}: a batch of the bulk run", spread, "ms", batches=sizes, note="percentiles 1, 50 and 99 of all")
     for name, rounds in (("without", alone), ("beside it", beside)):
         part.add(
             f"{what}: p99 of live queries {name}",

@@ -60,6 +60,8 @@ class S3:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # They are kept by what they were asked for with, and the next server has another address.
+        needed("s3fs").S3FileSystem.clear_instance_cache()
         self._server.kill()
         self._server.wait()
 

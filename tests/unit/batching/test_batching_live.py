@@ -257,3 +257,14 @@ def test_given_any_device_when_sized_by_what_was_learnt_then_it_settles_near_the
     best = min(64, max(1, (BULK_S - b) / a))
     later = sizes[40:]
     assert 0.6 * best - 1 <= sum(later) / len(later) <= 1.4 * best + 1
+
+
+def test_given_a_device_that_varies_when_sized_then_few_runs_take_longer_than_they_may() -> None:
+    cost, chance = RunCost(), random.Random(7)
+    taken = []
+    for _ in range(1_000):
+        size = cost.most(BULK_S, 64)
+        taken.append((0.003 * size + 0.004) * chance.lognormvariate(0.0, 0.2))
+        cost.observe(size, taken[-1])
+    longer = sum(seconds > BULK_S for seconds in taken[100:])
+    assert 20 <= longer <= 90

@@ -9,6 +9,8 @@ WARM_UP_RUNS = 5
 OUTLIER = 4.0
 GROWTH = 2  # a run is never sized beyond so many times the largest of late, whatever the line promises
 VARIED = 0.06  # variance of the sizes over their mean square from which on the shape of the line is believed
+# One run in twenty may take longer than `most` allows for: up by so much when it does, down by so little when not.
+LATER, SOONER, LATEST = 0.0475, 0.0025, 2.0
 WORTH = 9 / 8  # where one item alone takes too long, as many run as lengthen it by no more than this
 
 
@@ -22,11 +24,12 @@ class RunCost:
     and taken as 0: an estimate too low makes a batch wait too little, one too high would make callers wait.
     """
 
-    __slots__ = ("_largest", "_n", "_nn", "_nt", "_ratio", "_runs", "_t", "_weight")
+    __slots__ = ("_largest", "_late", "_n", "_nn", "_nt", "_ratio", "_runs", "_t", "_weight")
 
     def __init__(self) -> None:
         self._runs = 0
         self._largest = 0.0  # of the last runs' sizes
+        self._late = 1.0  # what runs take, over what was expected: the 95th percentile
         self._ratio: float | None = None  # how many items cost as much as a run itself; None: not known yet
         self._forget_all()
 
@@ -47,6 +50,8 @@ class RunCost:
             if self._runs < WARM_UP_RUNS and seconds * OUTLIER < expected:
                 self._forget_all()
             elif self._runs >= WARM_UP_RUNS:
+                step = LATER if seconds > expected * self._late * (1 + 1e-6) else -SOONER
+                self._late = min(max(self._late + step, 1.0), LATEST)
                 seconds = min(seconds, expected * OUTLIER)
         self._runs += 1
         self._largest = max(self._largest * FORGET, n)
@@ -82,7 +87,7 @@ class RunCost:
         return None if line is None else line[0] * n + line[1]
 
     def most(self, seconds: float, ceiling: int) -> int:
-        """The most items, 1 to `ceiling`, whose run is expected to take at most `seconds`.
+        """The most items, 1 to `ceiling`, whose run takes at most `seconds`, 19 times of 20.
 
         Where `estimate` may be too low, this must not be, and what it says decides which sizes are seen. So the shape
         of the line is taken from runs of different sizes, and kept while they are alike; until there are such runs,
@@ -100,7 +105,7 @@ class RunCost:
             return ceiling
         slope = self._t / (self._n + ratio * self._weight)
         constant = ratio * slope
-        seconds = max(seconds, (slope + constant) * WORTH)
+        seconds = max(seconds / self._late, (slope + constant) * WORTH)
         if slope * ceiling + constant <= seconds:
             return ceiling
         fitting = max(1, int((seconds - constant) / slope * (1 + 1e-9)))

@@ -203,6 +203,8 @@ class QueueStream:
         What somebody's key stands in the way of is asked for once more, alone: its error says which.
         """
         alone, together = _grouped(settlements)
+        # Who waits for an answer does not wait for the bulk answers that leave with it.
+        together.sort(key=lambda places: settlements[places[0]].lane != self.keys.lanes[0])
         calls = [self._one(settlements[place]) for place in alone]
         calls += [self._many([settlements[place] for place in places]) for places in together]
         replies = self.wire.call_many(calls)
