@@ -53,7 +53,7 @@ def test_given_the_file_as_it_is_then_it_loads_and_nobody_gets_in(redis_binary: 
 
 @pytest.mark.chaos
 def test_given_these_users_when_a_fleet_does_all_it_does_then_nobody_is_refused_anything(
-    guarded: Guarded, start_worker: Callable[..., WorkerProcess], cli: Callable[..., Done]
+    guarded: Guarded, start_worker: Callable[..., WorkerProcess], cli: Callable[..., Done], tmp_path: Path
 ) -> None:
     keys = guarded.keys
     with guarded.client("admin") as admin:
@@ -72,6 +72,10 @@ def test_given_these_users_when_a_fleet_does_all_it_does_then_nobody_is_refused_
             # and the server forgets its scripts: the worker loads the producer's too
             admin.script_flush()
             assert shop.run("echo", {"data": 4}).outputs == {"data": 4}
+        service = {"CLIPFLEET_REDIS_URL": guarded.url("shop"), "CLIPFLEET_QUEUE": keys.queue}
+        assert cli("embed", "a cat", "--json", **service).code == 0
+        (tmp_path / "empty").mkdir()
+        assert "no pictures found" in cli("index", str(tmp_path / "empty"), **service).out
         with Client(guarded.url("gateway"), queue=keys.queue, timeout=20, durability=None) as gateway:
             assert gateway.run("echo", {"data": 5}).outputs == {"data": 5}
         # and something comes that cannot be read, and a worker process dies

@@ -51,5 +51,5 @@ def check_worker(settings: Settings) -> None:
     from clipfleet.schemas.errors import ErrorCode, Unavailable  # noqa: PLC0415
 
     with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
-        if not settings.attended and not view.living_workers():
+        if not settings.attended and not view.heard_workers():
             raise Unavailable(ErrorCode.UNAVAILABLE, f"no worker on queue {settings.queue!r}")

@@ -137,6 +137,11 @@ class QueueView:
         """Names of the workers heard of within the last 10 s whose presence is there."""
         return [worker.name for worker in self._workers(self._now_ms()) if worker.alive]
 
+    def heard_workers(self) -> list[str]:
+        """Names of the workers heard of within the last 10 s, by what any producer may read."""
+        now_ms = self._now_ms()
+        return [name.decode() for name, score in self._heard() if now_ms - score < ALIVE_MS]
+
     def model(self) -> tuple[str, int]:
         """Fingerprint and dimension of the queue's model; empty and 0 before its first worker, or where it has none."""
         # HMGET is among a producer's rights, HGETALL is not.
@@ -187,13 +192,16 @@ class QueueView:
         return LaneState(str(lane), int(self._redis.xlen(key)), in_flight, oldest)
 
     def _workers(self, now_ms: int) -> list[WorkerState]:
-        heard: list[Any] = self._redis.zrevrange(self._keys.workers, 0, -1, withscores=True)
         return [
             WorkerState(
                 name.decode(), (now_ms - score) / 1000, _text(self._redis.hgetall(self._keys.worker(name.decode())))
             )
-            for name, score in heard
+            for name, score in self._heard()
         ]
+
+    def _heard(self) -> list[Any]:
+        found: list[Any] = self._redis.zrevrange(self._keys.workers, 0, -1, withscores=True)
+        return found
 
 
 def _text(raw: dict[Any, Any]) -> dict[str, str]:

@@ -138,7 +138,7 @@ class Run:
         from clipfleet.cli.queue import QueueView  # noqa: PLC0415
 
         with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
-            if not view.living_workers():
+            if not view.heard_workers():
                 self.out.note("its worker is being started again: waiting for it")
 
 
