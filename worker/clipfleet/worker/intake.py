@@ -64,10 +64,12 @@ class Intake:
         self._most = 2 * config.max_batch_size
         self._reserve = max(1, self._most // BULK_SHARE)
         self._lull_ms = 0
+        self._passed = 0  # times that the only free place went to a live request since bulk last had its share
         self._most_stored = 4 * config.max_batch_size
         self._reclaim_at = 0.0
         self._cursors = dict.fromkeys(config.keys.lanes, "-")
         self._suspects = False
+        self._blind = False  # the last look ended for want of room
         self._ensured = False
         self._doubt_until = 0.0
 
@@ -89,7 +91,7 @@ class Intake:
             self._doubt_until, self._reclaim_at = time.monotonic() + DOUBT_S, 0.0
         if context.clock.stale:
             context.clock.set(*self._stream.server_ms())
-        if self._suspects or time.monotonic() >= self._reclaim_at:
+        if self._suspects or time.monotonic() >= self._reclaim_at or (self._blind and self._room() > 0):
             self._return_unheard()
             self._reclaim()
             self._patience.fine()
@@ -97,7 +99,9 @@ class Intake:
             return
         if self._room() > 0 or self._room_beside_bulk() == 0:
             self._lull_ms = 0
-            if not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S):
+            # Where there is more than can be done all room is taken again at once. So what waits to be taken over has
+            # the first look at it: else it would wait for the end of the backlog, and expire.
+            if not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S) or self._blind:
                 return
             self._accept(self._read())
         else:
@@ -110,10 +114,15 @@ class Intake:
         """What is there, interactive first and a share for bulk; or the first entry that comes."""
         room = self._room()
         interactive, bulk = self._interactive, self._bulk
-        reserved = max(1, room // BULK_SHARE) if room > 1 else 0
+        # One place cannot be divided: bulk has it each eighth time.
+        reserved = max(1, room // BULK_SHARE) if room > 1 or self._passed >= BULK_SHARE - 1 else 0
+        self._passed = 0 if reserved else self._passed + 1
         found = self._stream.read({interactive: room - reserved, bulk: reserved})
+        if not found and reserved == room:
+            found = self._stream.read({interactive: room})
         if not found:
-            return self._stream.wait(BLOCK_MS, then={interactive: room - reserved - 1, bulk: reserved})
+            then = {interactive: room - reserved - 1, bulk: min(reserved, room - 1)}
+            return self._stream.wait(BLOCK_MS, then=then)
         # One lane may have had less than its share; what is left of the room goes to the other, if that had all of its.
         of_bulk = sum(one.lane == bulk for one in found)
         left = room - len(found)
@@ -160,6 +169,7 @@ class Intake:
             while not solo and self._cursors[lane] != "-" and self._room() > 0 and time.monotonic() < give_up:
                 suspects += self._look(lane, solo=False)
         self._suspects = suspects > 0
+        self._blind = self._room() <= 0
         self._reclaim_at = time.monotonic() + RECLAIM_EVERY_S
 
     def _return_unheard(self) -> None:
