@@ -9,6 +9,8 @@ import pytest
 
 from clipfleet.producer import AsyncClient, Client, Unavailable, requests
 from clipfleet.producer.testing import FakeAsyncClient, FakeClient
+from clipfleet.producer.threads.job import Job
+from clipfleet.schemas.keys import Lane
 from support.redis_server import free_port
 
 CLOSED = "this client is closed"
@@ -124,3 +126,17 @@ def test_a_job_of_a_closed_client_has_ended_and_bears_being_cancelled(tmp_path):
         job.result()
     with pytest.raises(RuntimeError, match=CLOSED):
         under_a_key.cancel()
+
+
+def test_what_is_handed_over_just_after_the_end_is_refused_each_time_and_leaves_nobody_waiting(tmp_path):
+    # Given calls that had found the client open
+    client = Client(f"unix://{tmp_path}/none", wait_for_worker=True, io_timeout=0.2)
+    backend, now = client._running(), time.monotonic()
+    late = [Job(client, backend, f"late{one}", Lane.INTERACTIVE, b"", now, now + 60, inbox=True) for one in range(3)]
+    # When it closes before they hand over what they ask
+    client.close()
+    for job in late:
+        with pytest.raises(RuntimeError, match=CLOSED):
+            backend.add(job)
+    # Then each has ended
+    assert [job.done() for job in late] == [True] * 3
