@@ -8,6 +8,7 @@ import pytest
 
 from clipfleet.pipeline.engine import Engine
 from clipfleet.schemas.keys import Lane
+from clipfleet.schemas.limits import GROUP
 from clipfleet.schemas.request import Request
 from clipfleet.worker.assembly import assemble
 from clipfleet.worker.clock import ServerClock
@@ -136,3 +137,29 @@ def test_given_live_requests_without_end_when_one_place_is_free_at_a_time_then_b
         assert steps.ledger.active <= 2
     bulk = sum(entry.lane == keys.lanes[1] for entry in steps.read)
     assert 4 <= bulk <= 6
+
+
+def test_given_a_suspect_when_another_worker_has_done_with_it_then_a_busy_one_reads_on(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[[int], Steps], leftovers: Leftovers
+) -> None:
+    leftovers.expected("the backlog is not run to its end")
+    # Given a worker at something long, and a request that was run once by one that died
+    steps = worker(2)
+    dead = steps.connect("dead")
+    dead.ensure_groups()
+    admit(redis_client, keys, echoes(1, "suspect"))
+    (suspect,) = dead.read({keys.lanes[0]: 1})
+    admit(redis_client, keys, echoes(1, "long"))
+    steps.step()
+    redis_client.execute_command("XCLAIM", suspect.lane, GROUP, "dead", 0, suspect.stream_id, "IDLE", LEASE_MS)
+    admit(redis_client, keys, echoes(1, "new"))
+    steps.intake._reclaim_at = 0.0
+    steps.step()
+    assert len(steps.read) == 1  # it reads nothing new, as long as the other waits for its turn
+    # When another worker has run that
+    redis_client.xack(suspect.lane, GROUP, suspect.stream_id)
+    redis_client.xdel(suspect.lane, suspect.stream_id)
+    for _ in range(2):
+        steps.step()
+    # Then this one reads on, though it is not done with what it has
+    assert (len(steps.read), steps.ledger.active) == (2, 2)

@@ -161,6 +161,8 @@ class Intake:
         ledger, config = self._context.ledger, self._config
         solo = self._suspects and ledger.wait_active(0, RECLAIM_EVERY_S)
         if self._suspects and not solo:
+            # What this process is at may take an hour, and others be done with them long before.
+            self._suspects = any(self._suspects_in(lane) for lane in config.keys.lanes)
             return
         suspects, give_up = 0, time.monotonic() + LOOK_S
         for lane in config.keys.lanes:
@@ -171,6 +173,11 @@ class Intake:
         self._suspects = suspects > 0
         self._blind = self._room() <= 0
         self._reclaim_at = time.monotonic() + RECLAIM_EVERY_S
+
+    def _suspects_in(self, lane: str) -> int:
+        """How many there are, of the first that rest there; takes nothing."""
+        lease_ms, most = self._config.lease_ms, self._config.max_deliveries
+        return self._stream.reclaim(lane, lease_ms=lease_ms, room=0, max_deliveries=most, solo=False).suspects
 
     def _return_unheard(self) -> None:
         """Hand back what was delivered in a reply that never came: nobody ran it, and no lease need end first."""
