@@ -9,7 +9,7 @@ import pytest
 from clipfleet.pipeline.engine import Engine
 from clipfleet.schemas.keys import Lane
 from clipfleet.schemas.limits import GROUP
-from clipfleet.schemas.request import Request
+from clipfleet.schemas.request import Request, decode_request
 from clipfleet.worker.assembly import assemble
 from clipfleet.worker.clock import ServerClock
 from clipfleet.worker.config import NO_MODEL, WorkerConfig
@@ -163,3 +163,16 @@ def test_given_a_suspect_when_another_worker_has_done_with_it_then_a_busy_one_re
         steps.step()
     # Then this one reads on, though it is not done with what it has
     assert (len(steps.read), steps.ledger.active) == (2, 2)
+
+
+def test_given_a_key_that_cannot_be_written_when_a_request_was_run_then_its_dead_letter_holds_it(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[[int], Steps]
+) -> None:
+    steps = worker(2)
+    (request,) = echoes(1, "unanswered")
+    redis_client.set(keys.result(request.id), "somebody's own", px=60_000)
+    admit(redis_client, keys, [request])
+    steps.step()
+    steps.settle(1)
+    ((_, letter),) = redis_client.xrange(keys.dead)
+    assert decode_request(letter[b"request"], keys)[0] == request

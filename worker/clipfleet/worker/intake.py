@@ -13,6 +13,7 @@ from clipfleet.batching import Lane as Priority
 from clipfleet.pipeline.engine import incident
 from clipfleet.pipeline.work import Work
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.limits import DEAD_MAX_INPUT_BYTES
 from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.entry import Entry, open_entry
 from clipfleet.worker.patience import Patience
@@ -253,7 +254,8 @@ class Intake:
 
     def _plan(self, entry: Entry, server_ms: float) -> Work | Outcome:
         """What is to be run for an entry, or why nothing can be."""
-        entry.payload = b""  # needed for dead letters alone; the request holds what is run
+        if len(entry.payload) > DEAD_MAX_INPUT_BYTES:
+            entry.payload = b""  # needed for dead letters alone, also of what cannot be answered
         request = entry.request
         assert request is not None  # noqa: S101  (an entry without a request has a verdict)
         try:
