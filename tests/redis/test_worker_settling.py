@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
 
-from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.pipeline.engine import incident
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.schemas.limits import GROUP
 from clipfleet.schemas.request import Request
 from clipfleet.schemas.result import decode_result
@@ -110,3 +114,43 @@ def test_outputs_that_msgpack_cannot_carry_are_an_error_result(
     settler.put([Outcome(entry, outputs={"data": {1, 2}})])
     raw = wait_until(lambda: redis_client.lindex(stream.keys.result("odd"), 0), 10, "the answer")
     assert decode_result(raw).error.code is ErrorCode.INTERNAL
+
+
+class Picture:
+    """Something large that came with a request."""
+
+
+def refused(picture: Picture, *, foreseen: bool) -> RequestFailed:
+    """The error of whoever looked at a picture; its frame has the error in a variable, as functions do."""
+
+    def look(_picture: Picture) -> None:
+        error = error_for(ErrorCode.CORRUPT_IMAGE) if foreseen else ValueError("of nobody's making")
+        raise error
+
+    try:
+        look(picture)
+    except RequestFailed as verdict:
+        return verdict
+    except ValueError as unforeseen:
+        return incident(unforeseen, ErrorCode.INTERNAL, "id")
+    raise AssertionError
+
+
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_given_a_failure_when_settled_then_nothing_of_its_item_stays_until_cycles_are_looked_for(
+    redis_client: redis.Redis, stream: QueueStream, settler: Settler, foreseen: bool
+) -> None:
+    (entry,) = deliver(redis_client, stream, "broken")
+    picture = Picture()
+    left = weakref.ref(picture)
+    logging.disable()  # pytest keeps what is logged, with its traceback
+    gc.collect()
+    gc.disable()
+    try:
+        settler.put([Outcome(entry, refused(picture, foreseen=foreseen))])
+        wait_until(lambda: redis_client.xlen(stream.keys.lanes[0]) == 0, 10, "settled")
+        del picture
+        assert left() is None
+    finally:
+        gc.enable()
+        logging.disable(logging.NOTSET)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+from contextlib import suppress
 
 import pytest
 
 from clipfleet.producer import AsyncClient, Client, Unavailable, requests
+from clipfleet.producer.aio.job import AsyncJob
 from clipfleet.producer.testing import FakeAsyncClient, FakeClient
+from clipfleet.producer.threads.job import Job
+from clipfleet.schemas.keys import Lane
 from support.redis_server import free_port
 
 CLOSED = "this client is closed"
@@ -124,3 +129,54 @@ def test_a_job_of_a_closed_client_has_ended_and_bears_being_cancelled(tmp_path):
         job.result()
     with pytest.raises(RuntimeError, match=CLOSED):
         under_a_key.cancel()
+
+
+def test_what_is_handed_over_just_after_the_end_is_refused_each_time_and_leaves_nobody_waiting(tmp_path):
+    # Given calls that had found the client open
+    client = Client(f"unix://{tmp_path}/none", wait_for_worker=True, io_timeout=0.2)
+    backend, now = client._running(), time.monotonic()
+    late = [Job(client, backend, f"late{one}", Lane.INTERACTIVE, b"", now, now + 60, inbox=True) for one in range(3)]
+    # When it closes before they hand over what they ask
+    client.close()
+    for job in late:
+        with pytest.raises(RuntimeError, match=CLOSED):
+            backend.add(job)
+    # Then each has ended
+    assert [job.done() for job in late] == [True] * 3
+
+
+def kept():
+    return [one for one in gc.get_objects() if isinstance(one, Job | AsyncJob | requests.NewRequest)]
+
+
+@pytest.fixture
+def without_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collection")
+def test_a_call_that_failed_leaves_nothing_of_its_picture_until_cycles_are_looked_for():
+    with Client(f"redis://127.0.0.1:{free_port()}") as client:
+        before = len(kept())
+        with suppress(Unavailable):
+            client.embed_image(b"a picture")
+        with suppress(Unavailable):
+            client.submit("echo", {"data": 1}).accepted()
+        assert len(kept()) == before
+
+
+@pytest.mark.usefixtures("without_collection")
+def test_an_async_call_that_failed_leaves_nothing_either():
+    async def main():
+        async with AsyncClient(f"redis://127.0.0.1:{free_port()}") as client:
+            before = len(kept())
+            with suppress(Unavailable):
+                await client.embed_image(b"a picture")
+            with suppress(Unavailable):
+                await client.submit("echo", {"data": 1}).accepted()
+            assert len(kept()) == before
+
+    asyncio.run(main())

@@ -139,7 +139,11 @@ class Result:
             RequestFailed: the failure otherwise.
         """
         if self.error is not None:
-            raise self.error
+            try:
+                raise self.error
+            finally:
+                # The error's traceback holds this frame: a cycle, and in it the caller's frame with its picture.
+                del self
         return self
 
     @property

@@ -58,6 +58,18 @@ def test_given_a_taker_at_a_bulk_job_when_a_live_one_comes_then_the_express_take
         assert (jobs.get(), jobs.get_express()) == (None, None)
 
 
+def test_given_live_jobs_that_wait_when_bulk_has_its_turn_then_the_express_takes_them() -> None:
+    jobs: Jobs[str] = Jobs()
+    jobs.put("bulk", Lane.BULK)
+    for number in range(BULK_SHARE + 1):
+        jobs.put(f"live{number}", Lane.INTERACTIVE)
+    for number in range(BULK_SHARE - 1):
+        assert jobs.get() == f"live{number}"
+    assert jobs.get() == "bulk"  # and this thread is at it, while two wait
+    jobs.end(1)
+    assert list(iter(jobs.get_express, None)) == ["live7", "live8"]
+
+
 def test_given_takers_at_live_jobs_alone_then_the_express_has_nothing_to_do() -> None:
     jobs: Jobs[str] = Jobs()
     jobs.put("first", Lane.INTERACTIVE)

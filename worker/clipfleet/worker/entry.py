@@ -30,7 +30,7 @@ class Entry:
         deadline_ms: unix ms by the server's clock.
         envelope: where its result goes; None when nobody can be answered.
         request: what is asked; None when it could not be decoded.
-        payload: ``m`` as it came, until the request needs it no more (kept only for what may become a dead letter).
+        payload: ``m`` as it came, for a dead letter; dropped where it is large and the request can be run.
         invalid: why it could not be decoded.
     """
 

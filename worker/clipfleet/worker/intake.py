@@ -13,6 +13,7 @@ from clipfleet.batching import Lane as Priority
 from clipfleet.pipeline.engine import incident
 from clipfleet.pipeline.work import Work
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.limits import DEAD_MAX_INPUT_BYTES
 from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.entry import Entry, open_entry
 from clipfleet.worker.patience import Patience
@@ -64,10 +65,12 @@ class Intake:
         self._most = 2 * config.max_batch_size
         self._reserve = max(1, self._most // BULK_SHARE)
         self._lull_ms = 0
+        self._passed = 0  # times that the only free place went to a live request since bulk last had its share
         self._most_stored = 4 * config.max_batch_size
         self._reclaim_at = 0.0
         self._cursors = dict.fromkeys(config.keys.lanes, "-")
         self._suspects = False
+        self._blind = False  # the last look ended for want of room
         self._ensured = False
         self._doubt_until = 0.0
 
@@ -89,7 +92,7 @@ class Intake:
             self._doubt_until, self._reclaim_at = time.monotonic() + DOUBT_S, 0.0
         if context.clock.stale:
             context.clock.set(*self._stream.server_ms())
-        if self._suspects or time.monotonic() >= self._reclaim_at:
+        if self._suspects or time.monotonic() >= self._reclaim_at or (self._blind and self._room() > 0):
             self._return_unheard()
             self._reclaim()
             self._patience.fine()
@@ -97,7 +100,9 @@ class Intake:
             return
         if self._room() > 0 or self._room_beside_bulk() == 0:
             self._lull_ms = 0
-            if not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S):
+            # Where there is more than can be done all room is taken again at once. So what waits to be taken over has
+            # the first look at it: else it would wait for the end of the backlog, and expire.
+            if not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S) or self._blind:
                 return
             self._accept(self._read())
         else:
@@ -110,10 +115,15 @@ class Intake:
         """What is there, interactive first and a share for bulk; or the first entry that comes."""
         room = self._room()
         interactive, bulk = self._interactive, self._bulk
-        reserved = max(1, room // BULK_SHARE) if room > 1 else 0
+        # One place cannot be divided: bulk has it each eighth time.
+        reserved = max(1, room // BULK_SHARE) if room > 1 or self._passed >= BULK_SHARE - 1 else 0
+        self._passed = 0 if reserved else self._passed + 1
         found = self._stream.read({interactive: room - reserved, bulk: reserved})
+        if not found and reserved == room:
+            found = self._stream.read({interactive: room})
         if not found:
-            return self._stream.wait(BLOCK_MS, then={interactive: room - reserved - 1, bulk: reserved})
+            then = {interactive: room - reserved - 1, bulk: min(reserved, room - 1)}
+            return self._stream.wait(BLOCK_MS, then=then)
         # One lane may have had less than its share; what is left of the room goes to the other, if that had all of its.
         of_bulk = sum(one.lane == bulk for one in found)
         left = room - len(found)
@@ -152,6 +162,8 @@ class Intake:
         ledger, config = self._context.ledger, self._config
         solo = self._suspects and ledger.wait_active(0, RECLAIM_EVERY_S)
         if self._suspects and not solo:
+            # What this process is at may take an hour, and others be done with them long before.
+            self._suspects = any(self._suspects_in(lane) for lane in config.keys.lanes)
             return
         suspects, give_up = 0, time.monotonic() + LOOK_S
         for lane in config.keys.lanes:
@@ -160,7 +172,13 @@ class Intake:
             while not solo and self._cursors[lane] != "-" and self._room() > 0 and time.monotonic() < give_up:
                 suspects += self._look(lane, solo=False)
         self._suspects = suspects > 0
+        self._blind = self._room() <= 0
         self._reclaim_at = time.monotonic() + RECLAIM_EVERY_S
+
+    def _suspects_in(self, lane: str) -> int:
+        """How many there are, of the first that rest there; takes nothing."""
+        lease_ms, most = self._config.lease_ms, self._config.max_deliveries
+        return self._stream.reclaim(lane, lease_ms=lease_ms, room=0, max_deliveries=most, solo=False).suspects
 
     def _return_unheard(self) -> None:
         """Hand back what was delivered in a reply that never came: nobody ran it, and no lease need end first."""
@@ -236,7 +254,8 @@ class Intake:
 
     def _plan(self, entry: Entry, server_ms: float) -> Work | Outcome:
         """What is to be run for an entry, or why nothing can be."""
-        entry.payload = b""  # needed for dead letters alone; the request holds what is run
+        if len(entry.payload) > DEAD_MAX_INPUT_BYTES:
+            entry.payload = b""  # needed for dead letters alone, also of what cannot be answered
         request = entry.request
         assert request is not None  # noqa: S101  (an entry without a request has a verdict)
         try:

@@ -63,6 +63,9 @@ class Settler:
 
     def put(self, outcomes: list[Outcome]) -> None:
         """Settle these; never blocks."""
+        for outcome in outcomes:
+            if outcome.error is not None:
+                _let_go(outcome.error)
         if outcomes:
             self._queue.put(outcomes)
 
@@ -162,3 +165,17 @@ class Settler:
         return Settlement(
             entry.lane, entry.stream_id, entry.size, "", self._stream.keys.dead, b"", 0, dead_letter(entry, error)
         )
+
+
+def _let_go(error: RequestFailed) -> None:
+    """Free what an error came through, and what led to it: no more than its text leaves here.
+
+    A traceback holds frames, and these the item, megabytes of a picture; where one of them has the error in a variable,
+    all of it stays until cycles are looked for, which a worker seldom does.
+    """
+    chain: list[BaseException | None] = [error]
+    while chain:
+        one = chain.pop()
+        if one is not None:
+            chain += (one.__cause__, one.__context__)
+            one.__traceback__ = one.__cause__ = one.__context__ = None

@@ -58,6 +58,8 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
         except asyncio.CancelledError:
             job.cancel()
             raise
+        finally:
+            del job  # see ``Result.unwrap``
 
     async def map(
         self,

@@ -71,7 +71,10 @@ class AsyncJob(Pending):
             RequestFailed: how it failed.
             TimeoutError: it is still under way after ``timeout``.
         """
-        return (await self.outcome(timeout)).unwrap()
+        try:
+            return (await self.outcome(timeout)).unwrap()
+        finally:
+            del self  # see ``Result.unwrap``
 
     async def outcome(self, timeout: float | None = None) -> Result:  # noqa: ASYNC109 - part of the contract
         """As ``result``, but a failure is returned too, as a result that is not ``ok``."""
@@ -100,8 +103,11 @@ class AsyncJob(Pending):
         await self._wait(Stage.ACCEPTED, timeout)
         if self.stage < Stage.ACCEPTED:
             raise TimeoutError(f"request {self.id} is not in the queue yet")
-        if self.ending is not None:
-            self.ending.unwrap()
+        if self.ending is not None and not self.ending.ok:
+            try:
+                self.ending.unwrap()
+            finally:
+                del self  # see ``Result.unwrap``
         return self
 
     def cancel(self) -> None:

@@ -69,7 +69,10 @@ class Job(Pending):
             RequestFailed: how it failed.
             TimeoutError: it is still under way after ``timeout``.
         """
-        return self.outcome(timeout).unwrap()
+        try:
+            return self.outcome(timeout).unwrap()
+        finally:
+            del self  # see ``Result.unwrap``
 
     def outcome(self, timeout: float | None = None) -> Result:
         """As ``result``, but a failure is returned too, as a result that is not ``ok``."""
@@ -95,8 +98,11 @@ class Job(Pending):
         self._latch("_taken_latch", lambda: self.stage >= Stage.ACCEPTED, timeout)
         if self.stage < Stage.ACCEPTED:
             raise TimeoutError(f"request {self.id} is not in the queue yet")
-        if self.ending is not None:
-            self.ending.unwrap()
+        if self.ending is not None and not self.ending.ok:
+            try:
+                self.ending.unwrap()
+            finally:
+                del self  # see ``Result.unwrap``
         return self
 
     def cancel(self) -> None:

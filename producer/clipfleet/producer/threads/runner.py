@@ -62,7 +62,11 @@ class Runner(Inheritable):
         self._incoming.append(request)
         if not self._scheduled:
             self._scheduled = True
-            self._call(self._take_in)
+            try:
+                self._call(self._take_in)
+            except RuntimeError:
+                self._refuse()
+                raise
 
     def cancel(self, request: Pending) -> None:
         """End it as cancelled."""
@@ -108,7 +112,13 @@ class Runner(Inheritable):
         finally:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())  # it looked up the host's name
             self._loop.close()
-            while self._incoming:  # handed over while it closed
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """End what was handed over while it closed, also by who saw that somebody else was about to tell the loop."""
+        self._scheduled = False  # before the queue is read, as in `_take_in`
+        while self._incoming:
+            with suppress(IndexError):  # another thread was quicker
                 request = self._incoming.popleft()
                 request.failed(error_for(ErrorCode.UNAVAILABLE, "the client was closed"))
                 request.notify()

@@ -83,6 +83,9 @@ class Jobs(Generic[T]):
                 if owed or not self._interactive:
                     job = self._bulk.popleft()
                     self._passed = 0
+                    # Those that came before this thread was at a bulk job have told the express nothing.
+                    for _ in range(len(self._interactive)):
+                        self._express.put(True)
                     return job
             self._at_bulk.discard(me)
             return None
