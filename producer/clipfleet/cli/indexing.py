@@ -17,7 +17,7 @@ from clipfleet.cli.milvus import opened
 from clipfleet.cli.reindexing import begin, settle, switch_run
 from clipfleet.index import Meter, Sending, open_sources, typed
 from clipfleet.index.sinks import SinkError
-from clipfleet.index.sync import Visited
+from clipfleet.index.sync import Unseen, Visited
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class _Indexing:
         self._manifest = manifest
         self._sink = sink
         self._meter = Meter()
+        self._unseen = Unseen()
         self.switched = False
 
     def go(self, sources: Sequence[Source]) -> int:
@@ -149,6 +150,8 @@ class _Indexing:
             visited = stack.enter_context(Visited()) if self._plan.sync else None
             if visited is not None:
                 sources = visited.over(sources)
+            if self._plan.reindex is not None:
+                sources = self._unseen.over(sources)
             client = stack.enter_context(self._client())
             with ExitStack() as shown:
                 failures = shown.enter_context(Failures(self._failures_file()))
@@ -186,7 +189,9 @@ class _Indexing:
         if self._plan.reindex is None or self._manifest is None:
             return None
         reconciled = found[-1] if found else None
-        verdict = switch_run(self._settings, self._plan, self._plan.reindex, self._manifest, report, reconciled)
+        verdict = switch_run(
+            self._settings, self._plan, self._plan.reindex, self._manifest, report, reconciled, self._unseen.why
+        )
         self.switched = verdict.agrees is True
         return verdict
 

@@ -130,7 +130,13 @@ def _made_name(alias: str) -> str:
 
 
 def switch_run(
-    settings: Settings, plan: Plan, asked: Reindex, manifest: Manifest, report: Report, found: Verdict | None
+    settings: Settings,
+    plan: Plan,
+    asked: Reindex,
+    manifest: Manifest,
+    report: Report,
+    found: Verdict | None,
+    unseen: str = "",
 ) -> Verdict:
     """Let the alias stand for the new collection, unless something stands against it.
 
@@ -141,9 +147,10 @@ def switch_run(
         manifest: of the run.
         report: of the run.
         found: by reconciling.
+        unseen: why nobody knows how many pictures there are; see ``clipfleet.index.sync.Unseen``.
     """
     new = plan.sending.collection
-    if doubt := _doubt(asked, report, found):
+    if doubt := _doubt(asked, report, found, unseen):
         return Verdict(False, f"NOT switched: {asked.alias!r} is as it was, since {doubt}")
     try:
         with opened(settings) as store:
@@ -159,7 +166,7 @@ def switch_run(
         return Verdict(False, f"NOT finished: {error}; run it again")
 
 
-def _doubt(asked: Reindex, report: Report, found: Verdict | None) -> str:
+def _doubt(asked: Reindex, report: Report, found: Verdict | None, unseen: str) -> str:
     failed = report.failed.total()
     if report.stopped:
         return f"the run ended early: {report.stopped}; run it again"
@@ -170,10 +177,11 @@ def _doubt(asked: Reindex, report: Report, found: Verdict | None) -> str:
             f"{failed:,} of {report.found:,} failed, which is more than {asked.max_failed:.2%}: mend them and run it"
             " again (--retry-failed for those that failed of themselves), or allow more with --max-failed"
         )
-    if report.incomplete and asked.max_failed < 1:
+    if (report.incomplete or unseen) and asked.max_failed < 1:
+        what = f"{len(report.incomplete):,} sources are incomplete" if report.incomplete else f"of {unseen}"
         return (
-            f"{len(report.incomplete):,} sources are incomplete, and nobody knows how many pictures they lack: mend"
-            " them and run it again, or allow it with --max-failed 100%"
+            f"{what}, and nobody knows how many pictures are missing: mend that and run it again, or allow it with"
+            " --max-failed 100%"
         )
     if found is None or not found.agrees:
         return "the new collection does not hold all that was indexed: run it again"
