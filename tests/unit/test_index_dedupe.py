@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from clipfleet.index import Item, Manifest, Send, Sending, State, forgotten, index_sources
+from clipfleet.index import Item, Manifest, Send, Sending, State, forgotten, index_sources, reconcile
 from clipfleet.index.manifest import Known
 from clipfleet.index.sync import Visited
 from clipfleet.producer.requests import Url
@@ -307,3 +307,27 @@ def test_without_a_manifest_it_is_an_error(fleet):
 @pytest.mark.parametrize("state", list(State))
 def test_what_was_never_sent_has_no_row(state):
     assert Known(b"", state).has_no_row == (state in {State.DUPLICATE, State.ALONE})
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_given_a_kept_row_that_somebody_has_overwritten_when_reconciled_then_it_gets_its_picture_back(tmp_path, killed):
+    # Given a duplicate that is met before the one whose row is kept
+    fleet = Fleet()
+    pictures = {"a.png": b"red", "b.png": b"red"}
+    with Manifest(tmp_path / "m") as manifest:
+        run(fleet, manifest, {"b.png": b"red"})
+        run(fleet, manifest, pictures)
+        assert listed(manifest) == {"a.png": "b.png"}
+        fleet.rows["b.png"] = b"somebody else's"
+
+        found = reconcile(
+            manifest, lambda noted: {id_: fleet.rows[id_] == pictures[id_] for id_ in noted if id_ in fleet.rows}
+        )
+        assert (found.changed, found.missing, found.first) == (1, 0, ["b.png"])
+    with Manifest(tmp_path / "m") as manifest:
+        if killed:
+            run(fleet, manifest, pictures)
+        else:
+            index_sources(fleet, forgotten([Source(pictures)], manifest), manifest=manifest, dedupe=True)
+        assert fleet.rows["b.png"] == b"red"
+        assert {known.state for id_ in pictures if (known := manifest.known(id_))} == {State.DONE, State.DUPLICATE}
