@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from clipfleet.index import Item, Manifest, Send, Sending, State, forgotten, index_sources, reconcile
 from clipfleet.index.manifest import Known
+from clipfleet.index.reconcile import alone
 from clipfleet.index.sync import Visited
 from clipfleet.producer.requests import Url
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
@@ -96,7 +97,7 @@ def run(fleet, manifest, pictures, *, sync=True, **options):
                     fleet.rows.pop(id_, None)
                 manifest.forget(page)
             if manifest.duplicates.leave_alone(run=manifest.run):
-                index_sources(fleet, forgotten(sources, manifest), manifest=manifest, dedupe=True, max_in_flight=3)
+                index_sources(fleet, alone(sources, manifest), manifest=manifest, dedupe=True, max_in_flight=3)
     return report, told
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -199,14 +199,18 @@ class _Indexing:
         self, visited: Visited, report: Report, client: Client | Processes, sources: Sequence[Source]
     ) -> Verdict | None:
         from clipfleet.cli.syncing import sync_run  # noqa: PLC0415
-        from clipfleet.index import forgotten  # noqa: PLC0415
+        from clipfleet.index.reconcile import alone  # noqa: PLC0415
 
         if self._manifest is None:
             return None
         verdict = sync_run(self._settings, self._plan.sending.collection, self._manifest, visited, report)
         # Whose kept picture has just left takes its place.
         if not report.stopped and self._manifest.duplicates.leave_alone(run=self._manifest.run):
-            self.index(client, forgotten(sources, self._manifest), None)
+            again = self.index(client, alone(sources, self._manifest), None)
+            if again.failed or again.stopped:
+                why = again.stopped or ", ".join(again.failed)
+                text = f"{again.failed.total():,} whose picture has left with another id could not be sent: {why}"
+                return replace(verdict, agrees=False, text=f"{verdict.text}; {text}; run it again")
         return verdict
 
     def _listed(self, manifest: Manifest, report: Report) -> Verdict | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clipfleet.index.manifest import Manifest
     from clipfleet.index.sources import Event, Seen, Source
 
-__all__ = ["Chosen", "Reconciled", "forgotten", "reconcile"]
+__all__ = ["Chosen", "Reconciled", "alone", "forgotten", "reconcile"]
 
 _SHOWN: Final = 10
 
@@ -79,6 +79,16 @@ def forgotten(sources: Sequence[Source], manifest: Manifest) -> list[Source]:
     def is_wanted(item: Item) -> bool:
         known = manifest.known(item.id)
         return known is None or known.state is State.ALONE or not known.signature
+
+    return [Chosen(source, is_wanted) for source in sources]
+
+
+def alone(sources: Sequence[Source], manifest: Manifest) -> list[Source]:
+    """The sources with those items alone whose picture was another's, which has gone."""
+
+    def is_wanted(item: Item) -> bool:
+        known = manifest.known(item.id)
+        return known is not None and known.state is State.ALONE
 
     return [Chosen(source, is_wanted) for source in sources]
 
