@@ -116,6 +116,21 @@ def test_given_what_nobody_could_see_then_the_alias_is_left_alone_unless_all_may
     assert switched(lite, manifest, report, unseen="photos/2025: Permission denied", max_failed=1.0).agrees is True
 
 
+def test_given_another_alias_of_the_old_one_when_it_is_to_be_dropped_then_it_is_kept_and_that_said(
+    lite, store, manifest
+):
+    store.switch("others", "old")
+    try:
+        verdict = switched(lite, manifest, drop_old=True)
+        assert (verdict.agrees, verdict.text) == (
+            True,
+            "'live' stands for 'new' now; 'old' is kept: collection old is not dropped: others stands for it",
+        )
+        assert (store.describe("live").name, store.count("others")) == ("new", 1)
+    finally:
+        store._connection.call("drop_alias", "others")
+
+
 def test_given_milvus_away_at_the_end_then_the_run_is_not_finished_and_says_so(manifest, monkeypatch):
     monkeypatch.setattr("clipfleet.cli.reindexing._PATIENCE_S", 0.2)
     settings = load(Flags(milvus_uri="http://127.0.0.1:1"), {})

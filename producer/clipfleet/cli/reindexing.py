@@ -21,7 +21,7 @@ from clipfleet.cli.milvus import opened
 from clipfleet.cli.reconciling import Verdict
 from clipfleet.cli.run import usage
 from clipfleet.index import Manifest, ManifestError
-from clipfleet.schemas.errors import ClipfleetError, RequestFailed
+from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,8 +160,7 @@ def switch_run(
                 return Verdict(True, text)
             if not asked.drop_old:
                 return Verdict(True, f"{text}; {old!r} is kept ({_rows(store, old)}, the new one {_rows(store, new)})")
-            store.drop(old)
-            return Verdict(True, f"{text}; {old!r} was dropped")
+            return Verdict(True, f"{text}; {_dropped(store, old)}")
     except ClipfleetError as error:
         return Verdict(False, f"NOT finished: {error}; run it again")
 
@@ -201,6 +200,17 @@ def _switched(store: Store, alias: str, new: str, manifest: Manifest) -> str:
         return manifest.told(_BEFORE)
 
     return retrying(switch, deadline=time.monotonic() + _PATIENCE_S, stop=Event())
+
+
+def _dropped(store: Store, old: str) -> str:
+    try:
+        store.drop(old)
+    except RequestFailed as error:
+        if error.code is not ErrorCode.BAD_REQUEST:
+            raise
+        # It is another alias' as well: who searches by that one is no party to this.
+        return f"{old!r} is kept: {error.message}"
+    return f"{old!r} was dropped"
 
 
 def _rows(store: Store, name: str) -> str:

@@ -16,7 +16,7 @@ from clipfleet.store.compile import compile_filter, ids_expression
 from clipfleet.store.connection import Connection, Refused
 from clipfleet.store.filters import Filter, parse
 from clipfleet.store.listing import collections
-from clipfleet.store.removal import MAX_DELETED, delete_ids, delete_matching
+from clipfleet.store.removal import MAX_DELETED, delete_ids, delete_matching, drop_collection
 from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import Encoded, check_vector, chunks, encode_rows
 from clipfleet.store.scan import scan
@@ -208,12 +208,12 @@ class Store:
                 raise error_for(ErrorCode.BAD_REQUEST, "delete takes either ids or a filter that is not empty")
             return delete_matching(expression, limit, *self._remover(info.name), partial(self._count, info.name))
 
-        return self._resolved(name, delete)
+        return self._resolved(name, delete, now=True)
 
     def discard(self, name: str, ids: Sequence[str]) -> set[str]:
         """Delete the rows with these ids; which of them there were. Raises as ``delete`` does."""
         check_ids(ids)
-        return self._resolved(name, lambda info: delete_ids(ids, *self._remover(info.name)))
+        return self._resolved(name, lambda info: delete_ids(ids, *self._remover(info.name)), now=True)
 
     def count(self, name: str, filter: Filter = None) -> int:  # noqa: A002 - the word of the wire format
         """Rows of a collection, or those that match a filter, at Strong consistency."""
@@ -232,8 +232,8 @@ class Store:
         return collections(self._catalog, self._connection)
 
     def drop(self, name: str) -> None:
-        """Delete a collection with all its rows; nothing happens when there is none."""
-        self._connection.call("drop_collection", check_collection_name(name))
+        """Delete a collection and its rows, if there is one; ``bad_request`` where an alias still stands for it."""
+        drop_collection(self._connection, check_collection_name(name))
         self._catalog.forget(name)
         self._specs.pop(name, None)
 
@@ -250,8 +250,7 @@ class Store:
         """
         version = str(self._connection.call("get_server_version"))
         for name, spec in tuple(self._specs.items()):
-            vector = np.zeros((1, spec.dimension), np.float32)
-            vector[0, 0] = 1.0
+            vector = np.eye(1, spec.dimension, dtype=np.float32)
             self.search(name, vector, fingerprint=spec.fingerprint, limit=1, output_fields=[])
         return version
 
@@ -332,19 +331,20 @@ class Store:
 
         return find, delete
 
-    def _resolved(self, name: str, call: Callable[[CollectionInfo], T]) -> T:
-        """``call`` with what ``name`` stands for.
+    def _resolved(self, name: str, call: Callable[[CollectionInfo], T], *, now: bool = False) -> T:
+        """``call`` with what ``name`` stands for; ``now``: by Milvus, and not by memory, which is some seconds old.
 
-        Once more where that is another model's, or dropped, and an alias stands for another by now: what is remembered
-        of it is some seconds old.
+        Once more where that is another model's, or dropped, and an alias stands for another by now.
         """
+        if now:
+            self._catalog.forget(name)
         info = self._catalog.find(name)
         try:
             return call(info)
         except RequestFailed as error:
             if error.code is ErrorCode.MODEL_MISMATCH:
                 self._catalog.forget(name)
-            now = self._catalog.find(name)
-            if now.name == info.name:
+            other = self._catalog.find(name)
+            if other.name == info.name:
                 raise
-        return call(now)
+        return call(other)
