@@ -84,6 +84,12 @@ def failed(count):
         (Report(indexed=98, failed=failed(2)), EXACT, {}, "2 of 100 failed, which is more than 1.00%"),
         (Report(indexed=99, failed=failed(1)), EXACT, {"max_failed": 0.0}, "1 of 100 failed"),
         (Report(indexed=9, incomplete=["s.tar"]), EXACT, {"max_failed": 0.99}, "1 sources are incomplete"),
+        (
+            Report(earlier=999, failed=Counter({ErrorCode.MODEL_MISMATCH: 1})),
+            EXACT,
+            {"max_failed": 1.0},
+            "1 came from workers of another model",
+        ),
         (Report(indexed=9), None, {}, "does not hold all"),
         (Report(indexed=9), Verdict(False, "NOT reconciled"), {}, "does not hold all"),
         (Report(indexed=9), Verdict(None, "not reconciled"), {"max_failed": 1.0}, "does not hold all"),

@@ -163,6 +163,7 @@ def test_given_a_store_that_is_away_when_all_is_indexed_then_the_alias_is_switch
         ({"indexed": 0, "failed": {}, "incomplete": 0}, 1.0, "nothing is indexed"),
         ({"indexed": 98, "failed": {"corrupt_image": 2}, "incomplete": 0}, 0.01, "2 failed, more than 1.00%"),
         ({"indexed": 1_000, "failed": {"fetch_failed": 1}, "incomplete": 1}, 0.5, "nobody knows how many"),
+        ({"indexed": 999, "failed": {"model_mismatch": 1}, "incomplete": 0}, 1.0, "another model"),
         # All may be as it is: then it is Milvus that is asked for, which nobody has named
         ({"indexed": 1_000, "failed": {"fetch_failed": 1}, "incomplete": 1}, 1.0, "no MILVUS_URI"),
         ({"indexed": 99, "failed": {"corrupt_image": 1}, "incomplete": 0}, 0.01, "no MILVUS_URI"),

@@ -171,6 +171,11 @@ def _doubt(asked: Reindex, report: Report, found: Verdict | None, unseen: str) -
         return f"the run ended early: {report.stopped}; run it again"
     if not report.indexed + report.earlier:
         return "nothing is indexed"
+    if mixed := report.failed[ErrorCode.MODEL_MISMATCH]:
+        return (
+            f"{mixed:,} came from workers of another model than those before, whose the new collection is: give it up"
+            " with --fresh, and all is made by the model of now"
+        )
     if failed > asked.max_failed * report.found:
         return (
             f"{failed:,} of {report.found:,} failed, which is more than {asked.max_failed:.2%}: mend them and run it"
@@ -182,9 +187,8 @@ def _doubt(asked: Reindex, report: Report, found: Verdict | None, unseen: str) -
             f"{what}, and nobody knows how many pictures are missing: mend that and run it again, or allow it with"
             " --max-failed 100%"
         )
-    if found is None or not found.agrees:
-        return "the new collection does not hold all that was indexed: run it again"
-    return ""
+    whole = found is not None and found.agrees
+    return "" if whole else "the new collection does not hold all that was indexed: run it again"
 
 
 def _switched(store: Store, alias: str, new: str, manifest: Manifest) -> str:

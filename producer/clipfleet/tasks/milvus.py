@@ -71,6 +71,8 @@ def _doubt(plan: dict[str, Any], done: dict[str, Any]) -> str:
     most, failed = plan["max_failed"], sum(done["failed"].values())
     if not done["indexed"]:
         return "nothing is indexed"
+    if mixed := done["failed"].get(ErrorCode.MODEL_MISMATCH, 0):
+        return f"{mixed} came from workers of another model than those before, whose the new collection is"
     if failed > most * (failed + done["indexed"]):
         return f"{failed} failed, more than {most:.2%}"
     if done["incomplete"] and most < 1:
