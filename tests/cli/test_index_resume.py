@@ -162,8 +162,9 @@ def test_given_a_manifest_that_knows_other_sources_when_synced_then_nothing_is_d
     assert cli("index", "more", "--manifest", "m", "--sync", **fleet).code == 2
 
 
-def test_given_a_pattern_in_a_store_when_synced_then_it_is_refused(cli, here):
-    done = cli("index", f"file://{here}/p*/*.png", "--sync")
+@pytest.mark.parametrize("flags", [("--sync",), ("--reindex", "--drop-old")])
+def test_given_a_pattern_in_a_store_when_rows_would_be_deleted_then_it_is_refused(cli, here, flags):
+    done = cli("index", f"file://{here}/p*/*.png", *flags)
     assert (done.code, "name the folder instead" in done.err) == (2, True)
 
 

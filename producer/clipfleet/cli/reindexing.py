@@ -16,6 +16,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.declaring import declare, fields_of
+from clipfleet.cli.index_arguments import check_patterns
 from clipfleet.cli.index_manifest import INTO, WHERE
 from clipfleet.cli.milvus import opened
 from clipfleet.cli.reconciling import Verdict
@@ -57,7 +58,7 @@ class Reindex:
     afterwards: Path | None = None
 
 
-def reindexing(alias: str, into: str | None, max_failed: str | None, *, drop_old: bool) -> Reindex:
+def reindexing(alias: str, into: str | None, max_failed: str | None, sources: list[str], *, drop_old: bool) -> Reindex:
     """What the flags ask for.
 
     Raises:
@@ -65,6 +66,8 @@ def reindexing(alias: str, into: str | None, max_failed: str | None, *, drop_old
     """
     if into == alias:
         raise usage(f"--into {into}: --collection is the alias, and the new collection has a name of its own")
+    if drop_old:
+        check_patterns("--drop-old", sources)
     return Reindex(alias, into, _part_of_one(max_failed or "1%"), drop_old)
 
 
