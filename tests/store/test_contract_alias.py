@@ -140,7 +140,10 @@ def test_given_an_alias_switched_by_another_process_when_rows_are_deleted_then_t
         store.switch(alias, two)
         assert worker.delete(alias, ids=["same"]) == 1
         assert (store.count(one), store.count(two)) == (1, 0)
-        store.switch(alias, one)
+        # And what is asked before says what would be deleted
+        for stands, rows in ((one, 1), (two, 0), (one, 1)):
+            store.switch(alias, stands)
+            assert worker.count(alias) == len(worker.present(alias, ["same"])) == rows
         assert worker.delete(alias, filter='of == "model-a"') == 1
         assert (store.count(one), store.count(two)) == (0, 0)
     finally:

@@ -158,7 +158,7 @@ class Store:
     def present(self, name: str, ids: Sequence[str]) -> set[str]:
         """Which of these ids have a row; read at Strong consistency, and without the rows."""
         check_ids(ids)
-        return {row["id"] for row in self._having(name, ids, ["id"])}
+        return {row["id"] for row in self._having(name, ids, ["id"], now=True)}
 
     def holds(self, name: str, noted: Mapping[str, str]) -> dict[str, bool]:
         """Of each of these ids that has a row, whether its vector is the one noted; read at Strong consistency.
@@ -217,7 +217,7 @@ class Store:
 
     def count(self, name: str, filter: Filter = None) -> int:  # noqa: A002 - the word of the wire format
         """Rows of a collection, or those that match a filter, at Strong consistency."""
-        return self._resolved(name, lambda info: self._count(info.name, compile_filter(parse(filter), info.fields)))
+        return self._resolved(name, lambda at: self._count(at.name, compile_filter(parse(filter), at.fields)), now=True)
 
     def describe(self, name: str) -> CollectionInfo | None:
         """A collection, or the one that an alias stands for, read now; ``None`` where there is none."""
@@ -298,11 +298,11 @@ class Store:
     def _search(self, name: str, request: dict[str, Any], queries: list[Any]) -> list[Any]:
         return list(self._catalog.loaded(name, lambda: self._connection.call("search", name, data=queries, **request)))
 
-    def _having(self, name: str, ids: Sequence[str], fields: list[str]) -> list[Any]:
+    def _having(self, name: str, ids: Sequence[str], fields: list[str], *, now: bool = False) -> list[Any]:
         def query(info: CollectionInfo) -> list[Any]:
             return [row for piece in pieces(ids) for row in self._query(info.name, ids_expression(piece), fields)]
 
-        return self._resolved(name, query)
+        return self._resolved(name, query, now=now)
 
     def _query(self, name: str, expression: str, fields: list[str], limit: int | None = MAX_LIMIT) -> list[Any]:
         request = {"filter": expression, "output_fields": fields, "consistency_level": "Strong"}
