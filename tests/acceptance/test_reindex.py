@@ -283,6 +283,12 @@ def test_given_what_stands_against_it_when_reindexed_then_nothing_is_switched_an
     done = index(*again)
     assert (done.code, store.describe("alias").name) == (3, "second"), done.err  # type: ignore[union-attr]
     assert store.count("second") == PICTURES - 1
+    # A folder that gave nothing may be a disk that is not mounted: the old collection may have its pictures
+    (folder / "unmounted").mkdir()
+    beside = ("pics", "unmounted", "--reindex", "--collection", "alias", "--drop-old")
+    done = index(*beside)
+    assert (done.code, "unmounted: gave nothing at all, and nobody knows" in done.out) == (1, True), done.out
+    assert store.describe("alias").name == "second"  # type: ignore[union-attr]
     # A shard that is cut hides nobody knows how many
     shutil.rmtree(folder / "pics")
     whole = io.BytesIO()

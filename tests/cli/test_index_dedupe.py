@@ -62,6 +62,22 @@ def test_given_the_kept_one_has_left_when_synced_then_another_takes_its_place(cl
     assert len(done & noted.keys()) == 1
 
 
+def test_given_the_kept_one_has_left_when_nothing_can_take_its_place_then_that_is_said_and_mended_by_the_next_run(
+    cli, fleet, here
+):
+    args = ("index", "pics", "--dedupe", "--manifest", "m")
+    assert cli(*args, **fleet).code == 0
+    _, noted = known(here)
+    (kept,) = set(noted.values())
+    (here / "pics" / kept).unlink()
+    (here / "elsewhere").mkdir()
+    done = cli(*args, "--sync", "--send", "path", "--root", "p=elsewhere", **fleet)
+    assert (done.code, "2 whose picture has left with another id could not be sent" in done.out) == (3, True), done
+    assert "bad_request" in done.out
+    done = cli(*args, "--sync", **fleet)
+    assert (done.code, len(known(here)[0] & noted.keys())) == (0, 1), done
+
+
 def test_given_nothing_but_pictures_that_are_there_already_then_all_is_well(cli, fleet, here):
     assert cli("index", "pics", "--dedupe", "--manifest", "m", **fleet).code == 0
     (here / "more").mkdir()

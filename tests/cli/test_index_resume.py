@@ -162,8 +162,9 @@ def test_given_a_manifest_that_knows_other_sources_when_synced_then_nothing_is_d
     assert cli("index", "more", "--manifest", "m", "--sync", **fleet).code == 2
 
 
-def test_given_a_pattern_in_a_store_when_synced_then_it_is_refused(cli, here):
-    done = cli("index", f"file://{here}/p*/*.png", "--sync")
+@pytest.mark.parametrize("flags", [("--sync",), ("--reindex", "--drop-old")])
+def test_given_a_pattern_in_a_store_when_rows_would_be_deleted_then_it_is_refused(cli, here, flags):
+    done = cli("index", f"file://{here}/p*/*.png", *flags)
     assert (done.code, "name the folder instead" in done.err) == (2, True)
 
 
@@ -186,3 +187,27 @@ def test_given_an_id_that_no_row_can_have_when_it_has_left_then_it_does_not_keep
     assert (done.code, "0 that have left were taken out" in done.out) == (0, True), done
     with Manifest(manifest_of(here)) as manifest:
         assert manifest.counts().total() == 10
+
+
+def test_given_a_manifest_of_something_else_when_run_dry_then_it_says_what_the_run_itself_would_say(cli, fleet, here):
+    assert cli("index", "pics", "--manifest", "m", **fleet).code == 0
+    for args in (("--collection", "others"), ("--reindex",), ("--to", "npy", "--out", "out")):
+        done = cli("index", "pics", "--manifest", "m", "--dry-run", *args)
+        assert (done.code, "is the manifest of collection images" in done.err) == (2, True), (args, done)
+    # And it notes nothing: the run itself may be of other sources yet
+    (here / "more").mkdir()
+    (here / "more" / "x.png").write_bytes(b"x")
+    assert cli("index", "more", "--manifest", "m", "--dry-run").code == 0
+    assert cli("index", "pics", "--manifest", "m", "--sync", **fleet).code == 0
+
+
+def test_given_a_manifest_of_a_reindexing_that_has_ended_when_another_is_run_dry_then_all_would_be_sent(
+    cli, fleet, here
+):
+    assert cli("index", "pics", "--manifest", "m", **fleet).code == 0
+    for into, send in (("", 10), ("new", 0)):
+        with Manifest(here / "m") as manifest:
+            manifest.tell("where", "")
+            manifest.tell("into", into)
+        said = cli("index", "pics", "--manifest", "m", "--reindex", "--collection", "live", "--dry-run", "--json")
+        assert (said.lines[0]["send"], said.lines[0]["done"]) == (send, 10 - send), (into, said)

@@ -54,11 +54,11 @@ def manifest(tmp_path) -> Iterator[Manifest]:
         yield made
 
 
-def switched(lite, manifest, report=None, found=EXACT, **options):
+def switched(lite, manifest, report=None, found=EXACT, unseen="", **options):
     settings = load(Flags(milvus_uri=lite.uri), {})
     plan = Plan(Sending("new"))
     report = report or Report(indexed=1)
-    return switch_run(settings, plan, Reindex("live", **options), manifest, report, found)
+    return switch_run(settings, plan, Reindex("live", **options), manifest, report, found, unseen)
 
 
 def test_given_a_run_killed_right_after_its_switch_when_run_again_then_it_knows_the_old_one(lite, store, manifest):
@@ -84,6 +84,12 @@ def failed(count):
         (Report(indexed=98, failed=failed(2)), EXACT, {}, "2 of 100 failed, which is more than 1.00%"),
         (Report(indexed=99, failed=failed(1)), EXACT, {"max_failed": 0.0}, "1 of 100 failed"),
         (Report(indexed=9, incomplete=["s.tar"]), EXACT, {"max_failed": 0.99}, "1 sources are incomplete"),
+        (
+            Report(earlier=999, failed=Counter({ErrorCode.MODEL_MISMATCH: 1})),
+            EXACT,
+            {"max_failed": 1.0},
+            "1 came from workers of another model",
+        ),
         (Report(indexed=9), None, {}, "does not hold all"),
         (Report(indexed=9), Verdict(False, "NOT reconciled"), {}, "does not hold all"),
         (Report(indexed=9), Verdict(None, "not reconciled"), {"max_failed": 1.0}, "does not hold all"),
@@ -106,6 +112,29 @@ def test_given_what_stands_against_it_then_the_alias_is_left_alone(lite, store, 
 def test_given_as_many_failures_as_may_be_then_it_is_switched(lite, store, manifest, report, options):
     assert switched(lite, manifest, report, **options).agrees is True
     assert store.describe("live").name == "new"
+
+
+def test_given_what_nobody_could_see_then_the_alias_is_left_alone_unless_all_may_fail(lite, store, manifest):
+    report = Report(indexed=99, failed=failed(1))
+    verdict = switched(lite, manifest, report, unseen="photos/2025: Permission denied", max_failed=0.5, drop_old=True)
+    assert (verdict.agrees, "of photos/2025: Permission denied, and nobody knows" in verdict.text) == (False, True)
+    assert (store.describe("live").name, store.count("old")) == ("old", 1)
+    assert switched(lite, manifest, report, unseen="photos/2025: Permission denied", max_failed=1.0).agrees is True
+
+
+def test_given_another_alias_of_the_old_one_when_it_is_to_be_dropped_then_it_is_kept_and_that_said(
+    lite, store, manifest
+):
+    store.switch("others", "old")
+    try:
+        verdict = switched(lite, manifest, drop_old=True)
+        assert (verdict.agrees, verdict.text) == (
+            True,
+            "'live' stands for 'new' now; 'old' is kept: collection old is not dropped: others stands for it",
+        )
+        assert (store.describe("live").name, store.count("others")) == ("new", 1)
+    finally:
+        store._connection.call("drop_alias", "others")
 
 
 def test_given_milvus_away_at_the_end_then_the_run_is_not_finished_and_says_so(manifest, monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 from clipfleet.index.bulk import StagingError, Watch, import_parts, open_staging
 from clipfleet.index.sinks import SinkError, SinkRow, open_sink
 from clipfleet.schemas.errors import RequestFailed
-from clipfleet.store import BulkImport, Field, Store, StoreConfig
+from clipfleet.store import BulkImport, Field, Row, Store, StoreConfig
 from store.milvus_server import MilvusServer
 from support.cli import Done, clean_environment, start
 from support.object_store import S3
@@ -228,6 +228,39 @@ def test_given_what_would_double_or_mix_rows_when_imported_then_nothing_is_writt
     milvus._catalog.forget(name)
     with pytest.raises(SinkError, match="was dropped since"):
         import_parts([one], name, milvus, place)
+
+
+def test_given_other_vectors_of_the_same_ids_when_imported_again_then_it_is_not_said_that_they_are_there(
+    milvus: BulkImport, name: str, tmp_path: Path, staging: Path
+) -> None:
+    one = parts(tmp_path / "host1", rows(0, 10))
+    again = parts(tmp_path / "again", [SinkRow(row.id, -row.vector, row.metadata) for row in rows(0, 10)])
+    place = open_staging(str(staging))
+    assert import_parts([one], name, milvus, place).agrees
+    assert import_parts([one], name, milvus, place).agrees
+    with pytest.raises(StagingError, match=r"holds another import \(parts differ"):
+        import_parts([again], name, milvus, place)
+
+
+def test_given_an_alias_that_was_switched_when_the_import_goes_on_then_no_row_goes_elsewhere(
+    store: Store, milvus: BulkImport, name: str, tmp_path: Path, staging: Path
+) -> None:
+    one = parts(tmp_path / "host1", rows(0, 10))
+    place = open_staging(str(staging))
+    alias, live = f"{name}_alias", f"{name}_live"
+    for each in (name, live):
+        store.ensure_collection(each, fingerprint="model-a", dimension=DIMENSION)
+    store.switch(alias, name)
+    try:
+        assert import_parts([one], alias, milvus, place).agrees
+        store.upsert(live, [Row("a", vector(0))])
+        store.switch(alias, live)
+        with pytest.raises(StagingError, match=r"holds another import \(collection differs"):
+            import_parts([one], alias, milvus, place)
+        assert (store.count(name), store.count(live)) == (10, 1)
+    finally:
+        store._connection.call("drop_alias", alias)
+        store.drop(live)
 
 
 def test_given_a_file_that_milvus_cannot_see_when_imported_then_its_reason_is_told_and_a_later_run_mends_it(

@@ -127,3 +127,38 @@ def test_given_what_cannot_be_when_switched_then_it_is_refused(store: Store, pai
         store.switch("no name", one)
     store.switch(alias, one)
     assert store.switch(alias, one) == one
+
+
+def test_given_an_alias_switched_by_another_process_when_rows_are_deleted_then_they_leave_what_it_stands_for_now(
+    store: Store, uri: str, pair: tuple[str, str, str]
+) -> None:
+    alias, one, two = pair
+    store.switch(alias, one)
+    worker = Store(StoreConfig(uri, consistency="Strong"))
+    try:
+        assert worker.count(alias) == 1
+        store.switch(alias, two)
+        assert worker.delete(alias, ids=["same"]) == 1
+        assert (store.count(one), store.count(two)) == (1, 0)
+        # And what is asked before says what would be deleted
+        for stands, rows in ((one, 1), (two, 0), (one, 1)):
+            store.switch(alias, stands)
+            assert worker.count(alias) == len(worker.present(alias, ["same"])) == rows
+        assert worker.delete(alias, filter='of == "model-a"') == 1
+        assert (store.count(one), store.count(two)) == (0, 0)
+    finally:
+        worker.close()
+
+
+def test_given_an_alias_when_what_it_stands_for_is_dropped_then_that_is_refused(
+    store: Store, pair: tuple[str, str, str]
+) -> None:
+    alias, one, two = pair
+    store.switch(alias, one)
+    with pytest.raises(RequestFailed, match=f"{alias} stands for it") as refused:
+        store.drop(one)
+    assert (refused.value.code, store.count(one)) == (ErrorCode.BAD_REQUEST, 1)
+    store.switch(alias, two)
+    for _twice in range(2):
+        store.drop(one)
+    assert store.describe(one) is None

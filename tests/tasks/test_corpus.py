@@ -12,6 +12,7 @@ from celery.worker import state
 from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.tasks import corpus, upkeep
 from clipfleet.tasks.app import StepRequest, app
+from clipfleet.tasks.milvus import switched
 from clipfleet.tasks.plan import make_plan
 from clipfleet.tasks.results import show
 from clipfleet.tasks.runs import Runs
@@ -154,6 +155,34 @@ def test_given_a_store_that_is_away_when_all_is_indexed_then_the_alias_is_switch
     corpus.index_shard(task, "r", 0, 0)
     state, result = task.stored["task"]
     assert (state, result["ok"], result["switched"], result["before"]) == ("SUCCESS", True, True, "old")
+
+
+@pytest.mark.parametrize(
+    ("done", "most", "why"),
+    [
+        ({"indexed": 0, "failed": {}, "incomplete": 0}, 1.0, "nothing is indexed"),
+        ({"indexed": 98, "failed": {"corrupt_image": 2}, "incomplete": 0}, 0.01, "2 failed, more than 1.00%"),
+        ({"indexed": 1_000, "failed": {"fetch_failed": 1}, "incomplete": 1}, 0.5, "nobody knows how many"),
+        ({"indexed": 999, "failed": {"model_mismatch": 1}, "incomplete": 0}, 1.0, "another model"),
+        # All may be as it is: then it is Milvus that is asked for, which nobody has named
+        ({"indexed": 1_000, "failed": {"fetch_failed": 1}, "incomplete": 1}, 1.0, "no MILVUS_URI"),
+        ({"indexed": 99, "failed": {"corrupt_image": 1}, "incomplete": 0}, 0.01, "no MILVUS_URI"),
+    ],
+)
+def test_given_what_the_new_collection_may_lack_when_all_shards_have_ended_then_the_alias_is_left(
+    monkeypatch, done, most, why
+):
+    fleet = SimpleNamespace(fleet=SimpleNamespace(milvus_uri=None))
+    monkeypatch.setattr("clipfleet.tasks.milvus.settings", lambda: fleet)
+    said = switched({"alias": "live", "collection": "new", "max_failed": most}, done, [])
+    assert (said["switched"], why in said["why"]) == (False, True), said
+
+
+def test_given_the_alias_for_the_new_collection_when_asked_to_reindex_then_it_is_a_value_error(monkeypatch):
+    fleet = SimpleNamespace(fleet=SimpleNamespace(milvus_uri="http://milvus:19530"))
+    monkeypatch.setattr(corpus, "settings", lambda: fleet)
+    with pytest.raises(ValueError, match="another name than the alias"):
+        corpus.reindex(Task(), ["a"], "live", collection="live")
 
 
 def away(*_args, **_options):

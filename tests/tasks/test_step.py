@@ -12,6 +12,7 @@ from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.schemas.result import Result
 from clipfleet.tasks.plan import make_plan
 from clipfleet.tasks.runs import Runs
+from clipfleet.tasks.state import totals
 from clipfleet.tasks.step import Keeper, Step
 from support.waiting import wait_until
 
@@ -108,6 +109,26 @@ def test_given_a_source_that_vanished_when_a_step_comes_then_it_is_a_failure_and
     (corpus / "a").rename(corpus / "b")
     step, shard = run_step(Client(), plan=plan)
     assert (step.over, shard.failed) == (True, {"fetch_failed": 1})
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_given_what_hides_any_number_of_pictures_when_steps_have_run_then_it_is_counted_once(run_step, corpus, shards):
+    (corpus / "empty").mkdir()
+    (corpus / "a" / "disk").symlink_to("not mounted")
+    with tarfile.open(corpus / "whole.tar", "w") as archive:
+        archive.add(corpus / "a" / "01.png", "01.png")
+    whole = (corpus / "whole.tar").read_bytes()
+    (corpus / "cut.tar").write_bytes(whole[:512])
+    with tarfile.open(corpus / "nothing.tar", "w"):
+        pass
+    names = ["a", "empty", "none*.png", "whole.tar", "cut.tar", "nothing.tar"]
+    plan = make_plan(names, corpus, shards=shards, step_s=60.0, **OPTIONS)
+    # A step that leaves off in the middle counts nothing twice
+    run_step(Client(lambda _id: ErrorCode.UNAVAILABLE), plan=plan, shards=shards)
+    ended = [run_step(Client(), plan=plan, shards=shards, number=number)[1] for number in range(shards)]
+    # The link, the empty folder, the pattern without a match, the shard that is cut; not the tar that is empty
+    assert totals(ended)["incomplete"] == 4
+    assert totals(ended)["indexed"] == 13
 
 
 def test_given_links_made_after_the_plan_when_a_step_comes_then_what_leads_out_of_the_root_is_not_read(

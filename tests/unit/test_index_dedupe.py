@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections import Counter, deque
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from clipfleet.index import Item, Manifest, Send, Sending, State, forgotten, index_sources
+from clipfleet.index import Item, Manifest, Send, Sending, State, forgotten, index_sources, reconcile
 from clipfleet.index.manifest import Known
+from clipfleet.index.reconcile import alone
+from clipfleet.index.sources import Stored
 from clipfleet.index.sync import Visited
 from clipfleet.producer.requests import Url
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
@@ -96,7 +100,7 @@ def run(fleet, manifest, pictures, *, sync=True, **options):
                     fleet.rows.pop(id_, None)
                 manifest.forget(page)
             if manifest.duplicates.leave_alone(run=manifest.run):
-                index_sources(fleet, forgotten(sources, manifest), manifest=manifest, dedupe=True, max_in_flight=3)
+                index_sources(fleet, alone(sources, manifest), manifest=manifest, dedupe=True, max_in_flight=3)
     return report, told
 
 
@@ -307,3 +311,66 @@ def test_without_a_manifest_it_is_an_error(fleet):
 @pytest.mark.parametrize("state", list(State))
 def test_what_was_never_sent_has_no_row(state):
     assert Known(b"", state).has_no_row == (state in {State.DUPLICATE, State.ALONE})
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_given_a_kept_row_that_somebody_has_overwritten_when_reconciled_then_it_gets_its_picture_back(tmp_path, killed):
+    # Given a duplicate that is met before the one whose row is kept
+    fleet = Fleet()
+    pictures = {"a.png": b"red", "b.png": b"red"}
+    with Manifest(tmp_path / "m") as manifest:
+        run(fleet, manifest, {"b.png": b"red"})
+        run(fleet, manifest, pictures)
+        assert listed(manifest) == {"a.png": "b.png"}
+        fleet.rows["b.png"] = b"somebody else's"
+
+        found = reconcile(
+            manifest, lambda noted: {id_: fleet.rows[id_] == pictures[id_] for id_ in noted if id_ in fleet.rows}
+        )
+        assert (found.changed, found.missing, found.first) == (1, 0, ["b.png"])
+    with Manifest(tmp_path / "m") as manifest:
+        if killed:
+            run(fleet, manifest, pictures)
+        else:
+            index_sources(fleet, forgotten([Source(pictures)], manifest), manifest=manifest, dedupe=True)
+        assert fleet.rows["b.png"] == b"red"
+        assert {known.state for id_ in pictures if (known := manifest.known(id_))} == {State.DONE, State.DUPLICATE}
+
+
+class Far(Source):
+    """The same, in a store: which were read, and by whom."""
+
+    def __init__(self, pictures):
+        super().__init__(pictures)
+        self.read = []
+
+    def events(self, seen):
+        def reading(id_, picture):
+            self.read.append((id_, threading.current_thread() is threading.main_thread()))
+            return picture
+
+        for id_, picture in list(self.pictures.items()):
+            stored = Stored(partial(reading, id_, picture), "1", far=True)
+            yield Item(id_, id_, stored, size=len(picture))
+
+
+def test_given_duplicates_in_a_store_when_run_again_then_none_is_fetched_and_the_one_that_is_needed_is_ahead(tmp_path):
+    fleet = Fleet()
+    pictures = {"a.png": b"red", "b.png": b"red", "c.png": b"red", "d.png": b"blue"}
+
+    def again(source):
+        report = index_sources(fleet, [source], manifest=manifest, dedupe=True, max_in_flight=3)
+        return sorted(source.read), report.indexed, report.duplicates
+
+    with Manifest(tmp_path / "m") as manifest:
+        # Done by a run that did not ask: read for its content, and not one after the other
+        index_sources(fleet, [Source({"d.png": b"blue"})], manifest=manifest)
+        index_sources(fleet, [Far({"d.png": b"blue"})], manifest=manifest)
+        assert again(Far({"d.png": b"blue"})) == ([("d.png", False)], 0, 0)
+        assert again(Far(pictures)) == ([(f"{name}.png", False) for name in "abc"], 1, 2)
+        assert again(Far(pictures)) == ([], 0, 2)
+        # The kept one is another picture now: one of the others is sent in its place
+        manifest.forget(["a.png"])
+        found, indexed, duplicates = again(Far({**pictures, "a.png": b"green!"}))
+        assert (("a.png", False) in found, ("b.png", False) in found, indexed, duplicates) == (True, True, 2, 1)
+        assert not any(by_main for _, by_main in found)

@@ -10,7 +10,7 @@ import pytest
 from clipfleet.index import Failure, Item, Manifest, Part, Skip, open_sources, part_of
 from clipfleet.index.sources import Hides, Seen
 from clipfleet.index.sources.folder import matches
-from clipfleet.index.sync import Visited
+from clipfleet.index.sync import Unseen, Visited
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 
@@ -168,3 +168,37 @@ def test_given_a_row_whose_id_cannot_be_read_then_nothing_is_gone(tmp_path):
     assert (ids, "t.csv:3" in doubt) == ([], True)
     table.write_text("id,url\n1,https://a.example/1.png\n3,none\n")
     assert left(tmp_path, [], open_sources([table])) == (["2", "4"], "")
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([item("a")], ""),
+        ([item("a"), failure("b", hides=Hides.ITSELF), failure("t.csv:7", hides=Hides.ANY)], ""),
+        ([item("a"), failure("b"), failure("c")], "b: why"),
+        ([item("a"), Skip(Skip.OTHER), Skip(Skip.EMPTY, 0, "disk")], "disk: gave nothing at all"),
+        ([failure("b", hides=Hides.ITSELF)], "a source gave nothing at all (a test's)"),
+    ],
+    ids=["all", "one each", "a folder", "an empty folder", "an empty source"],
+)
+def test_given_what_hides_any_number_of_pictures_then_that_is_known_and_single_ones_are_not_it(events, why):
+    unseen = Unseen()
+    with Seen() as seen:
+        for _pass in range(2):
+            for source in unseen.over([Source(*events), Source(item("z"))]):
+                assert list(source.events(seen))
+    assert unseen.why == why
+
+
+def test_given_a_link_that_leads_nowhere_and_an_empty_folder_when_walked_then_something_may_be_unseen(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "1.png").write_bytes(b"x")
+    for names, link, expected in ((["a"], None, ""), (["a", "b"], None, "nothing at all"), (["a"], "disk", "disk")):
+        if link is not None:
+            (tmp_path / "a" / link).symlink_to(tmp_path / "not mounted")
+        unseen = Unseen()
+        with Seen() as seen:
+            for source in unseen.over(open_sources([tmp_path / name for name in names])):
+                assert list(source.events(seen))
+        assert (expected in unseen.why, bool(expected)) == (True, bool(unseen.why)), unseen.why

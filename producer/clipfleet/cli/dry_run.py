@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import Exit
+from clipfleet.cli.index_manifest import INTO, check_place
 from clipfleet.index import Failure, Item, Manifest, Skip, typed
 from clipfleet.index.manifest import Todo, decide, signature
 from clipfleet.index.sources import Seen
@@ -15,6 +16,7 @@ from clipfleet.schemas.errors import RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from clipfleet.cli.indexing import Plan
     from clipfleet.cli.run import Run
@@ -44,7 +46,7 @@ class _Told:
         self._plan = plan
         # A manifest that is not there is not made for this.
         there = plan.manifest is not None and plan.manifest.exists() and not plan.fresh
-        self._manifest = Manifest(plan.manifest) if there and plan.manifest is not None else None
+        self._manifest = _opened(plan.manifest, plan) if there and plan.manifest is not None else None
         self._seen = Seen()
         self._contents = Seen()
         self._todo: Counter[Todo] = Counter()
@@ -126,6 +128,22 @@ class _Told:
         """Whether another picture has it, of this run or of an earlier one."""
         before = self._manifest is not None and bool(self._manifest.duplicates.kept(content, run=self._manifest.run))
         return self._contents.add(content.hex(), b"") is not Met.NEW or before
+
+
+def _opened(path: Path, plan: Plan) -> Manifest | None:
+    """What the run itself would go by; None where it would forget that."""
+    manifest = Manifest(path)
+    try:
+        if plan.named:
+            check_place(manifest, plan)
+        # Without a collection that was begun it is of a reindexing that has ended: another one sends all of it.
+        if plan.reindex is None or manifest.told(INTO):
+            return manifest
+    except BaseException:
+        manifest.close()
+        raise
+    manifest.close()
+    return None
 
 
 def _kind(item: Item) -> str:

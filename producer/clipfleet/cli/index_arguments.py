@@ -15,7 +15,7 @@ from clipfleet.index.sources.remote import is_remote
 if TYPE_CHECKING:
     from clipfleet.index import Source
 
-__all__ = ["check_sync", "how_to_send", "part_of_n", "shrink_px"]
+__all__ = ["check_patterns", "check_sync", "how_to_send", "part_of_n", "shrink_px"]
 
 
 def check_sync(sources: list[str], opened: list[Source], part: Part | None) -> None:
@@ -23,9 +23,13 @@ def check_sync(sources: list[str], opened: list[Source], part: Part | None) -> N
     if part is not None and any(map(by_file, opened)):
         # One host would delete what another one has just indexed.
         raise usage("--sync goes with --shard for folders and tables alone: other hosts take what a new file displaces")
+    check_patterns("--sync", sources)
+
+
+def check_patterns(flag: str, sources: list[str]) -> None:
+    """Refuse what nobody knows to be whole: fsspec's glob leaves out what it cannot list, and says nothing."""
     if any(is_remote(source) and is_pattern(source) for source in sources):
-        # fsspec's glob leaves out what it cannot list, and says nothing.
-        raise usage("--sync: of a pattern in a store some may be missing unsaid; name the folder instead")
+        raise usage(f"{flag}: of a pattern in a store some may be missing unsaid; name the folder instead")
 
 
 def part_of_n(text: str) -> Part:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clipfleet.cli.run import Run
     from clipfleet.index import Columns
 
-__all__ = ["INTO", "WHERE", "corpus_of", "default_manifest", "open_manifest"]
+__all__ = ["INTO", "WHERE", "check_place", "corpus_of", "default_manifest", "open_manifest"]
 
 # What is noted in it: where a named one's rows go, of which sources, and into which new collection one reindexes.
 WHERE: Final = "where"
@@ -56,14 +56,24 @@ def open_manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
     return manifest
 
 
-def _check(manifest: Manifest, plan: Plan, known: int) -> None:
-    """What is done elsewhere would not be sent to here; and others' pictures would be taken for gone."""
+def check_place(manifest: Manifest, plan: Plan) -> str:
+    """Where the rows of a manifest go, as it is noted there.
+
+    Raises:
+        CliError: usage error: it is another place's, and what is done there would not be sent to here.
+    """
     where = f"collection {plan.sending.collection}" if plan.files is None else f"files in {plan.files.out.absolute()}"
     if plan.reindex is not None:
         where = f"a new collection for {plan.reindex.alias}"
     before = manifest.told(WHERE)
     if before not in {"", where}:
         raise usage(f"{manifest.path} is the manifest of {before}, and not of {where}", "Name another with --manifest.")
+    return where
+
+
+def _check(manifest: Manifest, plan: Plan, known: int) -> None:
+    """What is done elsewhere would not be sent to here; and others' pictures would be taken for gone."""
+    where = check_place(manifest, plan)
     corpus = manifest.told(_CORPUS)
     if corpus != plan.corpus and (corpus or known):
         if plan.sync:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from clipfleet.cli.milvus import opened
 from clipfleet.cli.reindexing import begin, settle, switch_run
 from clipfleet.index import Meter, Sending, open_sources, typed
 from clipfleet.index.sinks import SinkError
-from clipfleet.index.sync import Visited
+from clipfleet.index.sync import Unseen, Visited
 from clipfleet.schemas.keys import Lane
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class _Indexing:
         self._manifest = manifest
         self._sink = sink
         self._meter = Meter()
+        self._unseen = Unseen()
         self.switched = False
 
     def go(self, sources: Sequence[Source]) -> int:
@@ -149,6 +150,8 @@ class _Indexing:
             visited = stack.enter_context(Visited()) if self._plan.sync else None
             if visited is not None:
                 sources = visited.over(sources)
+            if self._plan.reindex is not None:
+                sources = self._unseen.over(sources)
             client = stack.enter_context(self._client())
             with ExitStack() as shown:
                 failures = shown.enter_context(Failures(self._failures_file()))
@@ -186,7 +189,9 @@ class _Indexing:
         if self._plan.reindex is None or self._manifest is None:
             return None
         reconciled = found[-1] if found else None
-        verdict = switch_run(self._settings, self._plan, self._plan.reindex, self._manifest, report, reconciled)
+        verdict = switch_run(
+            self._settings, self._plan, self._plan.reindex, self._manifest, report, reconciled, self._unseen.why
+        )
         self.switched = verdict.agrees is True
         return verdict
 
@@ -194,14 +199,18 @@ class _Indexing:
         self, visited: Visited, report: Report, client: Client | Processes, sources: Sequence[Source]
     ) -> Verdict | None:
         from clipfleet.cli.syncing import sync_run  # noqa: PLC0415
-        from clipfleet.index import forgotten  # noqa: PLC0415
+        from clipfleet.index.reconcile import alone  # noqa: PLC0415
 
         if self._manifest is None:
             return None
         verdict = sync_run(self._settings, self._plan.sending.collection, self._manifest, visited, report)
         # Whose kept picture has just left takes its place.
         if not report.stopped and self._manifest.duplicates.leave_alone(run=self._manifest.run):
-            self.index(client, forgotten(sources, self._manifest), None)
+            again = self.index(client, alone(sources, self._manifest), None)
+            if again.failed or again.stopped:
+                why = again.stopped or ", ".join(again.failed)
+                text = f"{again.failed.total():,} whose picture has left with another id could not be sent: {why}"
+                return replace(verdict, agrees=False, text=f"{verdict.text}; {text}; run it again")
         return verdict
 
     def _listed(self, manifest: Manifest, report: Report) -> Verdict | None:

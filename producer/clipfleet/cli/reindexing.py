@@ -16,12 +16,13 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.declaring import declare, fields_of
+from clipfleet.cli.index_arguments import check_patterns
 from clipfleet.cli.index_manifest import INTO, WHERE
 from clipfleet.cli.milvus import opened
 from clipfleet.cli.reconciling import Verdict
 from clipfleet.cli.run import usage
 from clipfleet.index import Manifest, ManifestError
-from clipfleet.schemas.errors import ClipfleetError, RequestFailed
+from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +58,7 @@ class Reindex:
     afterwards: Path | None = None
 
 
-def reindexing(alias: str, into: str | None, max_failed: str | None, *, drop_old: bool) -> Reindex:
+def reindexing(alias: str, into: str | None, max_failed: str | None, sources: list[str], *, drop_old: bool) -> Reindex:
     """What the flags ask for.
 
     Raises:
@@ -65,6 +66,8 @@ def reindexing(alias: str, into: str | None, max_failed: str | None, *, drop_old
     """
     if into == alias:
         raise usage(f"--into {into}: --collection is the alias, and the new collection has a name of its own")
+    if drop_old:
+        check_patterns("--drop-old", sources)
     return Reindex(alias, into, _part_of_one(max_failed or "1%"), drop_old)
 
 
@@ -130,7 +133,13 @@ def _made_name(alias: str) -> str:
 
 
 def switch_run(
-    settings: Settings, plan: Plan, asked: Reindex, manifest: Manifest, report: Report, found: Verdict | None
+    settings: Settings,
+    plan: Plan,
+    asked: Reindex,
+    manifest: Manifest,
+    report: Report,
+    found: Verdict | None,
+    unseen: str = "",
 ) -> Verdict:
     """Let the alias stand for the new collection, unless something stands against it.
 
@@ -141,9 +150,10 @@ def switch_run(
         manifest: of the run.
         report: of the run.
         found: by reconciling.
+        unseen: why nobody knows how many pictures there are; see ``clipfleet.index.sync.Unseen``.
     """
     new = plan.sending.collection
-    if doubt := _doubt(asked, report, found):
+    if doubt := _doubt(asked, report, found, unseen):
         return Verdict(False, f"NOT switched: {asked.alias!r} is as it was, since {doubt}")
     try:
         with opened(settings) as store:
@@ -153,31 +163,35 @@ def switch_run(
                 return Verdict(True, text)
             if not asked.drop_old:
                 return Verdict(True, f"{text}; {old!r} is kept ({_rows(store, old)}, the new one {_rows(store, new)})")
-            store.drop(old)
-            return Verdict(True, f"{text}; {old!r} was dropped")
+            return Verdict(True, f"{text}; {_dropped(store, old)}")
     except ClipfleetError as error:
         return Verdict(False, f"NOT finished: {error}; run it again")
 
 
-def _doubt(asked: Reindex, report: Report, found: Verdict | None) -> str:
+def _doubt(asked: Reindex, report: Report, found: Verdict | None, unseen: str) -> str:
     failed = report.failed.total()
     if report.stopped:
         return f"the run ended early: {report.stopped}; run it again"
     if not report.indexed + report.earlier:
         return "nothing is indexed"
+    if mixed := report.failed[ErrorCode.MODEL_MISMATCH]:
+        return (
+            f"{mixed:,} came from workers of another model than those before, whose the new collection is: give it up"
+            " with --fresh, and all is made by the model of now"
+        )
     if failed > asked.max_failed * report.found:
         return (
             f"{failed:,} of {report.found:,} failed, which is more than {asked.max_failed:.2%}: mend them and run it"
             " again (--retry-failed for those that failed of themselves), or allow more with --max-failed"
         )
-    if report.incomplete and asked.max_failed < 1:
+    if (report.incomplete or unseen) and asked.max_failed < 1:
+        what = f"{len(report.incomplete):,} sources are incomplete" if report.incomplete else f"of {unseen}"
         return (
-            f"{len(report.incomplete):,} sources are incomplete, and nobody knows how many pictures they lack: mend"
-            " them and run it again, or allow it with --max-failed 100%"
+            f"{what}, and nobody knows how many pictures are missing: mend that and run it again, or allow it with"
+            " --max-failed 100%"
         )
-    if found is None or not found.agrees:
-        return "the new collection does not hold all that was indexed: run it again"
-    return ""
+    whole = found is not None and found.agrees
+    return "" if whole else "the new collection does not hold all that was indexed: run it again"
 
 
 def _switched(store: Store, alias: str, new: str, manifest: Manifest) -> str:
@@ -193,6 +207,17 @@ def _switched(store: Store, alias: str, new: str, manifest: Manifest) -> str:
         return manifest.told(_BEFORE)
 
     return retrying(switch, deadline=time.monotonic() + _PATIENCE_S, stop=Event())
+
+
+def _dropped(store: Store, old: str) -> str:
+    try:
+        store.drop(old)
+    except RequestFailed as error:
+        if error.code is not ErrorCode.BAD_REQUEST:
+            raise
+        # It is another alias' as well: who searches by that one is no party to this.
+        return f"{old!r} is kept: {error.message}"
+    return f"{old!r} was dropped"
 
 
 def _rows(store: Store, name: str) -> str:

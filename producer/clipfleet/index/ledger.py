@@ -193,7 +193,15 @@ class Ledger:
     def wants(self, item: Item) -> bool:
         """Whether an item is going to be read, as far as the manifest alone tells."""
         known = None if self._manifest is None else self._manifest.known(item.id)
-        return known is None or decide(known, signature(item), retry_failed=self._retry_failed) is Todo.SEND
+        if known is None or self._manifest is None:
+            return True
+        now = signature(item)
+        is_sent = decide(known, now, retry_failed=self._retry_failed) is Todo.SEND
+        if self._content is None:
+            return is_sent
+        if is_sent and known.has_no_row and known.content and known.signature == now:
+            return not self._same(self._manifest, known.content)
+        return is_sent or (known.state is State.DONE and not known.content)
 
     def _kept(self, item: Item) -> Mapping[str, Any]:
         return {} if self._sink is None else item.metadata

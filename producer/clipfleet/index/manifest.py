@@ -165,6 +165,11 @@ class Manifest:
         for id_ in ids:
             self._change("DELETE FROM item WHERE id = ?", (id_,))
 
+    def overwritten(self, ids: Sequence[str]) -> None:
+        """Items whose rows hold something else: to be sent again, and never as duplicates, since a row is there."""
+        for id_ in ids:
+            self._change("UPDATE item SET signature = x'', state = 1, run = 0 WHERE id = ?", (id_,))
+
     def clear(self) -> None:
         """Forget everything."""
         self._change("DELETE FROM item", ())

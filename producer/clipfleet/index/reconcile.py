@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clipfleet.index.manifest import Manifest
     from clipfleet.index.sources import Event, Seen, Source
 
-__all__ = ["Chosen", "Reconciled", "forgotten", "reconcile"]
+__all__ = ["Chosen", "Reconciled", "alone", "forgotten", "reconcile"]
 
 _SHOWN: Final = 10
 
@@ -58,7 +58,8 @@ def reconcile(manifest: Manifest, holds: Callable[[Mapping[str, str]], Mapping[s
         page = dict(rows)
         there = holds(page)
         lost = [id_ for id_ in page if not there.get(id_)]
-        manifest.forget(lost)
+        manifest.forget([id_ for id_ in lost if id_ not in there])
+        manifest.overwritten([id_ for id_ in lost if id_ in there])
         found.done += len(page)
         found.missing += len(page) - len(there)
         found.changed += sum(not right for right in there.values())
@@ -70,11 +71,24 @@ def reconcile(manifest: Manifest, holds: Callable[[Mapping[str, str]], Mapping[s
 
 
 def forgotten(sources: Sequence[Source], manifest: Manifest) -> list[Source]:
-    """The sources with those items alone of which the manifest knows nothing, or that are to be sent after all."""
+    """The sources with those items alone of which the manifest knows nothing, or that are to be sent after all.
+
+    Those are what is alone, and what somebody has overwritten: whose signature nothing has.
+    """
 
     def is_wanted(item: Item) -> bool:
         known = manifest.known(item.id)
-        return known is None or known.state is State.ALONE
+        return known is None or known.state is State.ALONE or not known.signature
+
+    return [Chosen(source, is_wanted) for source in sources]
+
+
+def alone(sources: Sequence[Source], manifest: Manifest) -> list[Source]:
+    """The sources with those items alone whose picture was another's, which has gone."""
+
+    def is_wanted(item: Item) -> bool:
+        known = manifest.known(item.id)
+        return known is not None and known.state is State.ALONE
 
     return [Chosen(source, is_wanted) for source in sources]
 

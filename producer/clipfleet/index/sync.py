@@ -1,8 +1,8 @@
-"""Which pictures have left the corpus: those that the manifest knows and a whole run has not met."""
+"""Which pictures have left the corpus, those that the manifest knows and a whole run has not met; and what hid some."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from clipfleet.index.sources import Failure, Hides, Item, Seen, Skip
 
@@ -12,9 +12,49 @@ if TYPE_CHECKING:
     from clipfleet.index.manifest import Manifest
     from clipfleet.index.sources import Event, Source
 
-__all__ = ["Visited"]
+__all__ = ["Unseen", "Visited"]
 
 _MOST_KEPT: Final = 1_000
+
+
+class _Notes(Protocol):
+    """Somebody who is told what sources give."""
+
+    def note(self, event: Event) -> None:
+        """One event of a source."""
+
+    def ended(self, source: Source, *, items: int) -> None:
+        """A source has come to its end."""
+
+
+class Unseen:
+    """Whether a run may have missed any number of pictures, and said of it no more than one failure, or nothing.
+
+    So it is with a folder that cannot be read, a link that leads nowhere, and a source or folder that gave nothing at
+    all (a disk that is not mounted). Shards and tables that break off are in the report, as ``incomplete``.
+
+    Attributes:
+        why: what was missed first; empty where all was seen.
+    """
+
+    def __init__(self) -> None:
+        self.why = ""
+
+    def over(self, sources: Sequence[Source]) -> list[Source]:
+        """The same sources; what they give is looked at."""
+        return [_Noted(source, self) for source in sources]
+
+    def note(self, event: Event) -> None:
+        """One event of a source."""
+        if isinstance(event, Skip) and event.reason == Skip.EMPTY:
+            self.why = self.why or f"{event.label}: gave nothing at all"
+        elif isinstance(event, Failure) and event.hides is Hides.BELOW:
+            self.why = self.why or f"{event.label}: {event.error.message}"
+
+    def ended(self, source: Source, *, items: int) -> None:
+        """A source has come to its end."""
+        if not items:
+            self.why = self.why or _nothing_of(source)
 
 
 class Visited:
@@ -68,15 +108,19 @@ class Visited:
     def ended(self, source: Source, *, items: int) -> None:
         """A source has come to its end."""
         if not items:
-            self._doubt = self._doubt or f"a source gave nothing at all {f'({source.about})' if source.about else ''}"
+            self._doubt = self._doubt or _nothing_of(source)
+
+
+def _nothing_of(source: Source) -> str:
+    return f"a source gave nothing at all{f' ({source.about})' if source.about else ''}"
 
 
 class _Noted:
     """A source whose events are noted."""
 
-    def __init__(self, source: Source, visited: Visited) -> None:
+    def __init__(self, source: Source, notes: _Notes) -> None:
         self._source = source
-        self._visited = visited
+        self._notes = notes
 
     @property
     def about(self) -> str:
@@ -88,9 +132,9 @@ class _Noted:
         items = 0
         for event in self._source.events(seen):
             items += isinstance(event, Item)
-            self._visited.note(event)
+            self._notes.note(event)
             yield event
-        self._visited.ended(self._source, items=items)
+        self._notes.ended(self._source, items=items)
 
     def count(self) -> Iterator[object]:
         """As many as the source has."""

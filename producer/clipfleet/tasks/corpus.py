@@ -131,6 +131,9 @@ def reindex(  # noqa: PLR0913 - what the task takes, all by name
     asked = {"alias": alias, "sources": sources, "columns": columns}
     options = {"shards": shards, "columns": columns or {}, "step_s": step_s, "patience_s": patience_s}
     new = collection or f"{alias}_{self.request.id[:8]}"
+    if new == alias:
+        # Searches would see half of it, or the alias' name be a collection's for ever.
+        raise ValueError(f"collection is the new one, and needs another name than the alias {alias!r}")
     _begin(self, asked, sources, collection=new, alias=alias, max_failed=max_failed, **options)
 
 

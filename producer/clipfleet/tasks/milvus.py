@@ -54,9 +54,7 @@ def switched(plan: dict[str, Any], done: dict[str, Any], gave_up: list[str]) -> 
     alias = plan["alias"]
     if not alias:
         return {}
-    failed = sum(done["failed"].values())
-    if gave_up or failed > plan["max_failed"] * (failed + done["indexed"]):
-        why = "; ".join(gave_up) or f"{failed} failed, more than {plan['max_failed']:.2%}"
+    if why := "; ".join(gave_up) or _doubt(plan, done):
         return {"alias": alias, "switched": False, "why": why}
     try:
         with opened() as store:
@@ -66,3 +64,20 @@ def switched(plan: dict[str, Any], done: dict[str, Any], gave_up: list[str]) -> 
             raise
         return {"alias": alias, "switched": False, "why": error.message}
     return {"alias": alias, "switched": True, "before": before}
+
+
+def _doubt(plan: dict[str, Any], done: dict[str, Any]) -> str:
+    """Why the new collection may lack what the old one has; empty where it does not, or where that may be."""
+    most, failed = plan["max_failed"], sum(done["failed"].values())
+    if not done["indexed"]:
+        return "nothing is indexed"
+    if mixed := done["failed"].get(ErrorCode.MODEL_MISMATCH, 0):
+        return f"{mixed} came from workers of another model than those before, whose the new collection is"
+    if failed > most * (failed + done["indexed"]):
+        return f"{failed} failed, more than {most:.2%}"
+    if done["incomplete"] and most < 1:
+        return (
+            f"{done['incomplete']} shards, tables or folders are incomplete, cannot be read or gave nothing:"
+            " nobody knows how many pictures are missing"
+        )
+    return ""

@@ -93,7 +93,9 @@ class Plan:
     def events(self, unit: Unit, shard: int, root: Path) -> Generator[Event]:
         """What ``unit`` holds for ``shard``; names that nothing has any more are failures.
 
-        What leads out of the root by a link, which may be newer than the plan, is a failure too.
+        Of a source that gives nothing at all, which may be a disk that is not mounted, that is said; but not of a tar
+        or a zip, which can be read and be empty. What leads out of the root by a link, which may be newer than the
+        plan, is a failure too.
 
         Raises:
             FileNotFoundError: a source is gone.
@@ -105,10 +107,14 @@ class Plan:
                 _inside(name, root)
         with Seen() as seen:
             for source in self.opened(unit, root):
+                is_empty = not unit.whole
                 for met in source.events(seen):
+                    is_empty = is_empty and isinstance(met, Skip)
                     event = _kept_in(own, met)
                     if self._is_ours(event, unit, shard):
                         yield event
+                if is_empty and shard == 0:
+                    yield Skip(Skip.EMPTY, 0, source.about)
 
     def _is_ours(self, event: Event, unit: Unit, shard: int) -> bool:
         if unit.whole or self.shards == 1:

@@ -57,6 +57,8 @@ class Shard:
         failed: failures by code.
         skipped: files without a picture's suffix.
         duplicates: pictures met once more.
+        incomplete: what hid nobody knows how many pictures: a broken shard or table, a folder that cannot be read or
+            has nothing in it, a link that leads nowhere.
         failures: the first of them: id, label, code, message.
         moved_ms: when something was last done.
         stalls: steps in a row in which nothing was.
@@ -72,6 +74,7 @@ class Shard:
     failed: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
     duplicates: int = 0
+    incomplete: int = 0
     failures: list[dict[str, str]] = field(default_factory=list)
     moved_ms: int = 0
     stalls: int = 0
@@ -89,6 +92,7 @@ def totals(shards: Iterable[Shard]) -> dict[str, Any]:
         "failed": dict(failed),
         "skipped": sum(shard.skipped for shard in shards),
         "duplicates": sum(shard.duplicates for shard in shards),
+        "incomplete": sum(shard.incomplete for shard in shards),
         "shards": len(shards),
         "shards_done": sum(bool(shard.ended) for shard in shards),
     }

@@ -13,7 +13,7 @@ import redis
 
 from clipfleet.index.sending import Sending
 from clipfleet.index.shrink import SHRINK_PX, can_shrink
-from clipfleet.index.sources import Failure, Item, Skip, SourceError
+from clipfleet.index.sources import Failure, Hides, Item, Skip, SourceError
 from clipfleet.index.sources.far import read_ahead
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 from clipfleet.tasks.eta import count_in_background
@@ -103,7 +103,7 @@ class Step:
         self._fresh: list[bytes] = []
         self._failures: list[dict[str, str]] = []
         self._unanswered = 0
-        self._skipped = self._duplicates = 0
+        self._skipped = self._duplicates = self._empty = 0
 
     def run(self, client: Client, on_saved: Callable[[], None]) -> None:
         """Read and send until the time is up, the shard is done, or ``stop`` is set.
@@ -118,7 +118,7 @@ class Step:
         units = self._plan.units_of(number)
         while self._shard.unit < len(units):
             done = self._runs.done(*self._where)
-            self._unanswered = self._skipped = self._duplicates = 0
+            self._unanswered = self._skipped = self._duplicates = self._empty = 0
             wanted = self._requests(units[self._shard.unit], done)
             sent = client.map_with_request(wanted, max_in_flight=_IN_FLIGHT, ordered=False)
             # Closed before its end, as when the run was revoked, it withdraws what is under way.
@@ -135,6 +135,7 @@ class Step:
             self._shard.unit += 1
             self._shard.skipped += self._skipped
             self._shard.duplicates += self._duplicates
+            self._shard.incomplete += self._empty
             self._save(next_unit=True)
             on_saved()
         self.over = True
@@ -170,6 +171,7 @@ class Step:
             return None
         self._begin_sending()
         if isinstance(event, Failure):
+            self._shard.incomplete += event.whole or event.hides is Hides.BELOW
             self._failed(key, event, event.error)
             return None
         try:
@@ -192,6 +194,8 @@ class Step:
     def _passed_over(self, event: Skip) -> None:
         if event.reason == Skip.OTHER:
             self._skipped += event.count
+        elif event.reason == Skip.EMPTY:
+            self._empty += 1
         else:
             self._duplicates += event.count
 

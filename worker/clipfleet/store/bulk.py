@@ -106,6 +106,15 @@ class BulkImport:
             )
         return self._patiently(lambda: self._catalog.ensure(Spec(name, fingerprint, dimension)))
 
+    def stands_for(self, name: str) -> str:
+        """The collection for which an alias stands; of all else the name itself.
+
+        Raises:
+            RequestFailed: ``bad_request``: a name that none can have; ``store_failed``: Milvus does not answer.
+        """
+        found = self._patiently(lambda: self._catalog.describe(name))
+        return name if found is None else found.name
+
     def submit(self, name: str, file: str) -> int:
         """Start a job, unless one that has not failed reads the very file already; its number.
 

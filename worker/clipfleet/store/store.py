@@ -16,7 +16,7 @@ from clipfleet.store.compile import compile_filter, ids_expression
 from clipfleet.store.connection import Connection, Refused
 from clipfleet.store.filters import Filter, parse
 from clipfleet.store.listing import collections
-from clipfleet.store.removal import MAX_DELETED, delete_ids, delete_matching
+from clipfleet.store.removal import MAX_DELETED, delete_ids, delete_matching, drop_collection
 from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import Encoded, check_vector, chunks, encode_rows
 from clipfleet.store.scan import scan
@@ -158,7 +158,7 @@ class Store:
     def present(self, name: str, ids: Sequence[str]) -> set[str]:
         """Which of these ids have a row; read at Strong consistency, and without the rows."""
         check_ids(ids)
-        return {row["id"] for row in self._having(name, ids, ["id"])}
+        return {row["id"] for row in self._having(name, ids, ["id"], now=True)}
 
     def holds(self, name: str, noted: Mapping[str, str]) -> dict[str, bool]:
         """Of each of these ids that has a row, whether its vector is the one noted; read at Strong consistency.
@@ -208,16 +208,16 @@ class Store:
                 raise error_for(ErrorCode.BAD_REQUEST, "delete takes either ids or a filter that is not empty")
             return delete_matching(expression, limit, *self._remover(info.name), partial(self._count, info.name))
 
-        return self._resolved(name, delete)
+        return self._resolved(name, delete, now=True)
 
     def discard(self, name: str, ids: Sequence[str]) -> set[str]:
         """Delete the rows with these ids; which of them there were. Raises as ``delete`` does."""
         check_ids(ids)
-        return self._resolved(name, lambda info: delete_ids(ids, *self._remover(info.name)))
+        return self._resolved(name, lambda info: delete_ids(ids, *self._remover(info.name)), now=True)
 
     def count(self, name: str, filter: Filter = None) -> int:  # noqa: A002 - the word of the wire format
         """Rows of a collection, or those that match a filter, at Strong consistency."""
-        return self._resolved(name, lambda info: self._count(info.name, compile_filter(parse(filter), info.fields)))
+        return self._resolved(name, lambda at: self._count(at.name, compile_filter(parse(filter), at.fields)), now=True)
 
     def describe(self, name: str) -> CollectionInfo | None:
         """A collection, or the one that an alias stands for, read now; ``None`` where there is none."""
@@ -232,8 +232,8 @@ class Store:
         return collections(self._catalog, self._connection)
 
     def drop(self, name: str) -> None:
-        """Delete a collection with all its rows; nothing happens when there is none."""
-        self._connection.call("drop_collection", check_collection_name(name))
+        """Delete a collection and its rows, if there is one; ``bad_request`` where an alias still stands for it."""
+        drop_collection(self._connection, check_collection_name(name))
         self._catalog.forget(name)
         self._specs.pop(name, None)
 
@@ -250,8 +250,7 @@ class Store:
         """
         version = str(self._connection.call("get_server_version"))
         for name, spec in tuple(self._specs.items()):
-            vector = np.zeros((1, spec.dimension), np.float32)
-            vector[0, 0] = 1.0
+            vector = np.eye(1, spec.dimension, dtype=np.float32)
             self.search(name, vector, fingerprint=spec.fingerprint, limit=1, output_fields=[])
         return version
 
@@ -299,11 +298,11 @@ class Store:
     def _search(self, name: str, request: dict[str, Any], queries: list[Any]) -> list[Any]:
         return list(self._catalog.loaded(name, lambda: self._connection.call("search", name, data=queries, **request)))
 
-    def _having(self, name: str, ids: Sequence[str], fields: list[str]) -> list[Any]:
+    def _having(self, name: str, ids: Sequence[str], fields: list[str], *, now: bool = False) -> list[Any]:
         def query(info: CollectionInfo) -> list[Any]:
             return [row for piece in pieces(ids) for row in self._query(info.name, ids_expression(piece), fields)]
 
-        return self._resolved(name, query)
+        return self._resolved(name, query, now=now)
 
     def _query(self, name: str, expression: str, fields: list[str], limit: int | None = MAX_LIMIT) -> list[Any]:
         request = {"filter": expression, "output_fields": fields, "consistency_level": "Strong"}
@@ -332,19 +331,20 @@ class Store:
 
         return find, delete
 
-    def _resolved(self, name: str, call: Callable[[CollectionInfo], T]) -> T:
-        """``call`` with what ``name`` stands for.
+    def _resolved(self, name: str, call: Callable[[CollectionInfo], T], *, now: bool = False) -> T:
+        """``call`` with what ``name`` stands for; ``now``: by Milvus, and not by memory, which is some seconds old.
 
-        Once more where that is another model's, or dropped, and an alias stands for another by now: what is remembered
-        of it is some seconds old.
+        Once more where that is another model's, or dropped, and an alias stands for another by now.
         """
+        if now:
+            self._catalog.forget(name)
         info = self._catalog.find(name)
         try:
             return call(info)
         except RequestFailed as error:
             if error.code is ErrorCode.MODEL_MISMATCH:
                 self._catalog.forget(name)
-            now = self._catalog.find(name)
-            if now.name == info.name:
+            other = self._catalog.find(name)
+            if other.name == info.name:
                 raise
-        return call(now)
+        return call(other)

@@ -257,7 +257,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
         raise usage("--into, --max-failed and --drop-old go with --reindex")
     if reindex and (sync or to is not None or not reconcile or shard is not None):
         raise usage("--reindex goes with none of --sync, --to, --no-reconcile and --shard: it must see all to be there")
-    asked = reindexing(collection, into, max_failed, drop_old=drop_old) if reindex else None
+    asked = reindexing(collection, into, max_failed, sources, drop_old=drop_old) if reindex else None
     if (to is None) != (out is None):
         raise usage("--to and --out go together")
     if out is not None and fresh:

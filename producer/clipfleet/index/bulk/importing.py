@@ -123,7 +123,15 @@ def import_parts(
                 latest.note(ids)
         if not latest.rows:
             raise SinkError("there are no rows to import")
-        of = {"v": 1, "collection": collection, "model": opened[0].model, "ids": latest.digest}
+        of: dict[str, object] = {
+            "v": 1,
+            # Of an alias what it stands for now: the rest of the files must not go elsewhere once it is switched.
+            "collection": milvus.stands_for(collection),
+            "model": opened[0].model,
+            "ids": latest.digest,
+            # The same ids may have come with other vectors: what is imported is not these.
+            "parts": [written.digest() for written in opened],
+        }
         journal = _journal(staging, of, fresh=fresh)
         info = milvus.open(collection, fingerprint=opened[0].model, dimension=opened[0].dimension)
         _check_rows(milvus, info.name, journal)

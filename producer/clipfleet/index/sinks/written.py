@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 from contextlib import contextmanager
+from hashlib import blake2b, file_digest
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from clipfleet.index.sinks.columns import arrow
@@ -74,6 +75,21 @@ class Written:
                 SinkRow(id_, vector, said)
                 for id_, vector, said in zip(_texts(batch, "id"), vectors, metadata, strict=True)
             ]
+
+    def digest(self) -> str:
+        """The same for the same parts, to their last byte.
+
+        Raises:
+            SinkError: a part cannot be read.
+        """
+        whole = blake2b(digest_size=16)
+        for path in self._parts:
+            try:
+                with path.open("rb") as file:
+                    whole.update(file_digest(file, lambda: blake2b(digest_size=16)).digest())
+            except OSError as error:
+                raise SinkError(f"{path}: cannot be read: {error.strerror or error}") from None
+        return whole.hexdigest()
 
     def _batches(self, columns: list[str], begin: int) -> Iterator[Any]:
         for path in self._parts:
