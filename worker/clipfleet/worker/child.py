@@ -53,8 +53,9 @@ class Child:
                 stdin=subprocess.DEVNULL,
             )
         self.channel = Channel(ours)
-        # By the socket and not by argument or environment: it may hold passwords, and `ps` shows the others.
-        self.channel.send("config", config.to_message(), self.name, device, config.log_level, os.getpid())
+        # By the socket and not by argument or environment: it may hold passwords, and `ps` shows the others. It may have
+        # been killed already.
+        self.tell("config", config.to_message(), self.name, device, config.log_level, os.getpid())
 
     @property
     def pid(self) -> int:
