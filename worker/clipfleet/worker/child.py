@@ -53,8 +53,8 @@ class Child:
                 stdin=subprocess.DEVNULL,
             )
         self.channel = Channel(ours)
-        # By the socket and not by argument or environment: it may hold passwords, and `ps` shows the others. Told, since
-        # it may have been killed already.
+        # By the socket and not by argument or environment: it may hold passwords, and `ps` shows the others.
+        # Told, since it may have been killed already.
         self.tell("config", config.to_message(), self.name, device, config.log_level, os.getpid())
 
     @property
