@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from clipfleet.store import Store, StoreConfig
+from clipfleet.store import Store, StoreConfig, StoreUnavailable
 from clipfleet.store.lite import LiteServer
 from store.milvus_server import MilvusServer, Unobtainable, is_unpacked
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +41,23 @@ def milvus_server(request: pytest.FixtureRequest) -> Iterator[MilvusServer]:
         pytest.skip(str(error))
     try:
         server.start()
+        wait_until(lambda: _makes_collections(server.uri), 120, "Milvus makes collections")
         yield server
     finally:
         server.close()
+
+
+def _makes_collections(uri: str) -> bool:
+    """A server says that it is healthy before it is; on a busy machine its first collection takes many seconds."""
+    store = Store(StoreConfig(uri))
+    try:
+        store.ensure_collection("t_first", fingerprint=FINGERPRINT, dimension=DIMENSION)
+        store.drop("t_first")
+    except StoreUnavailable:
+        return False
+    finally:
+        store.close()
+    return True
 
 
 @pytest.fixture(scope="session", params=["lite", pytest.param("server", marks=pytest.mark.milvus_server)])
