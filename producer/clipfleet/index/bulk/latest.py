@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
+
+from clipfleet.index.sources.scratch import Scratch, hashed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,36 +13,21 @@ if TYPE_CHECKING:
 __all__ = ["Latest"]
 
 
-class Latest:
+class Latest(Scratch):
     """Ids by their hashes, and the number of each one's last row; a context manager.
-
-    SQLite's nameless database keeps 16 MB in memory, and the rest in a file that goes with it.
 
     Attributes:
         rows: how many were noted.
     """
 
     def __init__(self) -> None:
+        super().__init__("latest (id BLOB PRIMARY KEY, row INTEGER)")
         self.rows = 0
         self._all = blake2b(digest_size=16)
-        self._db = sqlite3.connect("", isolation_level=None)
-        for statement in (
-            "PRAGMA journal_mode=OFF",
-            "PRAGMA cache_size=-16000",
-            "CREATE TABLE latest (id BLOB PRIMARY KEY, row INTEGER) WITHOUT ROWID",
-            "BEGIN",
-        ):
-            self._db.execute(statement)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._db.close()
 
     def note(self, ids: Sequence[str]) -> None:
         """Take note of the next rows' ids."""
-        hashes = [_hash(id_) for id_ in ids]
+        hashes = [hashed(id_) for id_ in ids]
         self._db.executemany(
             "INSERT OR REPLACE INTO latest VALUES (?, ?)", [(key, self.rows + n) for n, key in enumerate(hashes)]
         )
@@ -59,9 +45,5 @@ class Latest:
 
     def is_last(self, id_: str, row: int) -> bool:
         """Whether the ``row``-th row noted is the last one of its id."""
-        (last,) = self._db.execute("SELECT row FROM latest WHERE id = ?", (_hash(id_),)).fetchone()
+        (last,) = self._db.execute("SELECT row FROM latest WHERE id = ?", (hashed(id_),)).fetchone()
         return int(last) == row
-
-
-def _hash(id_: str) -> bytes:
-    return blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=16).digest()
