@@ -5,7 +5,6 @@ python -m bench.clip_bulk [--model ViT-B-32/random] [--count 20000] [--quick]
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import statistics
@@ -23,13 +22,14 @@ import redis
 from bench.clip_fleet import Fleet, changed, fleets, per_core
 from bench.clip_work import (
     BATCHES,
-    Line,
     Parts,
     PictureLimit,
-    end_on_sigterm,
-    ratios,
+    carry_out,
 )
-from bench.pipelines import DIFFERENT, jpeg
+from bench.pictures import jpeg
+from bench.pipelines import DIFFERENT
+from bench.results import Figure
+from bench.stats import ratios
 from clipfleet.models import resolve_model
 from clipfleet.schemas.keys import QueueKeys
 from clipfleet.store import Store, StoreConfig
@@ -55,7 +55,7 @@ class Sample:
     worker: int
 
 
-def run(*, model: str = MODEL, rounds: int = 1, count: int = 20_000, quick: bool = False) -> list[Line]:
+def run(*, model: str = MODEL, rounds: int = 1, count: int = 20_000, quick: bool = False) -> list[Figure]:
     """Measure; ``quick``: fewer pictures. The parts are measured alone before and after each round."""
     if quick:
         count = min(count, 300)
@@ -160,40 +160,28 @@ def growth(samples: Sequence[Sample], who: str) -> float:
     return statistics.median(end) / statistics.median(middle)
 
 
-def _lines(limits: Sequence[float], runs: Sequence[Sequence[Sample]], about: str) -> list[Line]:
-    lines = [Line("what the cores allow", tuple(limits), UNIT, note=about)]
+def _lines(limits: Sequence[float], runs: Sequence[Sequence[Sample]], about: str) -> list[Figure]:
+    lines = [Figure("what the cores allow", tuple(limits), UNIT, note=about)]
     title = "clipfleet index, one worker"
     try:
         rates = tuple(sustained(samples) for samples in runs)
     except RuntimeError as error:
-        lines.append(Line(title, why=str(error)))
+        lines.append(Figure(title, why=str(error)))
     else:
         told = "a process per core; between the first and the last heartbeat with progress"
-        lines.append(Line(title, rates, UNIT, arrival="closed loop, bulk lane", precision="fp32", note=told))
-        lines.append(Line("clipfleet index / allowed", ratios(rates, limits), "x", TARGET))
+        lines.append(Figure(title, rates, UNIT, arrival="closed loop, bulk lane", precision="fp32", note=told))
+        lines.append(Figure("clipfleet index / allowed", ratios(rates, limits), "x", TARGET))
     for who in ("producer", "worker"):
         name = f"memory of the {who}, middle to end"
         mib = [getattr(one, who) / 2**20 for samples in runs for one in samples]
         try:
             grown = tuple(growth(samples, who) for samples in runs)
         except RuntimeError as error:
-            lines.append(Line(name, why=str(error)))
+            lines.append(Figure(name, why=str(error)))
         else:
-            lines.append(Line(name, grown, "x", FLAT, note=f"at most {max(mib):,.0f} MiB"))
+            lines.append(Figure(name, grown, "x", FLAT, note=f"at most {max(mib):,.0f} MiB"))
     return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.clip_bulk", description=__doc__)
-    parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--count", type=int, default=20_000, help="pictures")
-    parser.add_argument("--quick", action="store_true")
-    options = vars(parser.parse_args())
-    end_on_sigterm()
-    for each in run(**options):
-        each.show()
-
-
 if __name__ == "__main__":
-    main()
+    carry_out(run, __doc__, model=MODEL, rounds=1, count=20_000)

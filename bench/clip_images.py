@@ -5,7 +5,6 @@ python -m bench.clip_images [--model ViT-B-32/random] [--quick]
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
@@ -14,18 +13,19 @@ from bench.clip_fleet import WORKER, Fleet, fleets, per_core
 from bench.clip_plain import Plain, torch_python
 from bench.clip_work import (
     BATCHES,
-    Line,
     Parts,
     PictureLimit,
     Spent,
     allowed,
+    carry_out,
     cpu_line,
-    end_on_sigterm,
     rates_of,
-    ratios,
     rounds_of,
 )
-from bench.pipelines import DIFFERENT, jpeg
+from bench.pictures import jpeg
+from bench.pipelines import DIFFERENT
+from bench.results import Figure
+from bench.stats import ratios
 from clipfleet.models import parse_name, resolve_model
 from clipfleet.models.runtime import lowest_cosine
 from clipfleet.producer import requests
@@ -41,7 +41,7 @@ NO_PLAIN = "it takes an open_clip model, and torch: CLIPFLEET_BENCH_TORCH names 
 COMPARED = 8  # pictures whose vectors are compared
 
 
-def run(*, model: str = MODEL, rounds: int = 5, count: int = 512, quick: bool = False) -> list[Line]:
+def run(*, model: str = MODEL, rounds: int = 5, count: int = 512, quick: bool = False) -> list[Figure]:
     """Measure; ``quick``: fewer pictures and rounds."""
     if quick:
         rounds, count = 1, min(count, 128)
@@ -105,27 +105,27 @@ def _vectors(fleet: Fleet, pictures: list[bytes]) -> Any:
 
 def _lines(
     spent: dict[str, list[Spent]], ours: dict[str, Fleet], agreement: dict[str, float], way: str, said: str
-) -> list[Line]:
+) -> list[Figure]:
     decode, model = spent["decode"], spent["model"]
     limits = tuple(map(allowed, decode, model))
     cpu = tuple(one.cpu_ms + other.cpu_ms for one, other in zip(decode, model, strict=True))
     lines = [
-        Line("decode and resize alone", rates_of(decode), UNIT, note=cpu_line(decode)),
-        Line("model alone", rates_of(model), UNIT, precision="fp32", note=f"{way}; {cpu_line(model)}"),
-        Line("what the cores allow", limits, UNIT, note="one picture decoded and one embedded, each at its rate alone"),
+        Figure("decode and resize alone", rates_of(decode), UNIT, note=cpu_line(decode)),
+        Figure("model alone", rates_of(model), UNIT, precision="fp32", note=f"{way}; {cpu_line(model)}"),
+        Figure("what the cores allow", limits, UNIT, note="one picture decoded and one embedded, alone"),
     ]
     plain = spent.get("plain")
     if plain is None:
-        lines.append(Line("plain pipeline", why=NO_PLAIN))
+        lines.append(Figure("plain pipeline", why=NO_PLAIN))
     else:
         about = f"{said}; {cpu_line(plain)}"
         lines.append(
-            Line("plain pipeline", rates_of(plain), UNIT, arrival="one at a time", precision="fp32", note=about)
+            Figure("plain pipeline", rates_of(plain), UNIT, arrival="one at a time", precision="fp32", note=about)
         )
     for name, fleet in ours.items():
         mine, title, rounded = spent[name], f"clipfleet, {name}", name == BF16
         lines.append(
-            Line(
+            Figure(
                 title,
                 rates_of(mine),
                 UNIT,
@@ -138,27 +138,15 @@ def _lines(
         )
         if not rounded:
             used = [one.cpu_ms for one in mine]
-            lines.append(Line(f"{title} / allowed", ratios(rates_of(mine), limits), "x", TARGET))
-            lines.append(Line(f"{title} / allowed, by CPU", ratios(cpu, used), "x"))
+            lines.append(Figure(f"{title} / allowed", ratios(rates_of(mine), limits), "x", TARGET))
+            lines.append(Figure(f"{title} / allowed, by CPU", ratios(cpu, used), "x"))
         if plain is not None:
             target = TARGET_BF16 if rounded else ""
-            lines.append(Line(f"{title} / plain", ratios(rates_of(mine), rates_of(plain)), "x", target))
+            lines.append(Figure(f"{title} / plain", ratios(rates_of(mine), rates_of(plain)), "x", target))
             theirs, used = [one.cpu_ms for one in plain], [one.cpu_ms for one in mine]
-            lines.append(Line(f"{title} / plain, by CPU", ratios(theirs, used), "x"))
+            lines.append(Figure(f"{title} / plain, by CPU", ratios(theirs, used), "x"))
     return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.clip_images", description=__doc__)
-    parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=512, help="pictures of a round")
-    parser.add_argument("--quick", action="store_true")
-    options = vars(parser.parse_args())
-    end_on_sigterm()
-    for each in run(**options):
-        each.show()
-
-
 if __name__ == "__main__":
-    main()
+    carry_out(run, __doc__, model=MODEL, rounds=5, count=512)

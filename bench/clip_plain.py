@@ -84,7 +84,8 @@ def serve(model: str) -> None:
     import open_clip
     import torch
 
-    from bench.pipelines import DIFFERENT, jpeg
+    from bench.pictures import jpeg
+    from bench.pipelines import DIFFERENT
     from bench.pipelines import open_clip as plain
     from clipfleet.operators.cores import usable_cores
 

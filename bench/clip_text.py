@@ -5,7 +5,6 @@ python -m bench.clip_text [--model ViT-B-32/random] [--rows 100000] [--milvus-ur
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import tempfile
 from pathlib import Path
@@ -15,17 +14,17 @@ import numpy as np
 
 from bench.clip_fleet import Fleet, fleets, per_core
 from bench.clip_work import (
-    Line,
     Parts,
     Spent,
     allowed,
+    carry_out,
     cpu_line,
-    end_on_sigterm,
     rates_of,
-    ratios,
     rounds_of,
     spent,
 )
+from bench.results import Figure
+from bench.stats import ratios
 from clipfleet.models import resolve_model
 from clipfleet.producer import requests
 from clipfleet.store import Row, Store, StoreConfig
@@ -48,9 +47,9 @@ def run(
     rounds: int = 5,
     count: int = 1024,
     rows: int = 100_000,
-    milvus_uri: str | None = None,
+    milvus_uri: str = "",
     quick: bool = False,
-) -> list[Line]:
+) -> list[Figure]:
     """Measure; ``quick``: fewer rows, queries and rounds. Without an address Milvus Lite is started in a new folder."""
     if quick:
         rounds, count, rows = min(rounds, 3), min(count, 256), min(rows, 10_000)
@@ -60,7 +59,7 @@ def run(
         store = Store(StoreConfig(uri, expected_rows=rows, timeout_s=120.0))
         stack.callback(store.close)
         fill(store, bundle.config.fingerprint, bundle.config.dimension, rows)
-        if milvus_uri is not None:  # else its folder is thrown away, however busy it is
+        if milvus_uri:  # else its folder is thrown away, however busy it is
             stack.callback(store.drop, COLLECTION)
         parts = Parts(bundle, (BATCH,))
         stack.callback(parts.close)
@@ -113,8 +112,8 @@ def fill(store: Store, fingerprint: str, dimension: int, rows: int) -> None:
     assert held == rows, f"{held} rows of {rows} are there"
 
 
-def _milvus(stack: contextlib.ExitStack, uri: str | None) -> tuple[str, tuple[int, ...], str]:
-    if uri is not None:
+def _milvus(stack: contextlib.ExitStack, uri: str) -> tuple[str, tuple[int, ...], str]:
+    if uri:
         return uri, (), "Milvus"
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     lite = stack.enter_context(LiteServer(Path(folder)))
@@ -150,17 +149,19 @@ def _agrees(fleet: Fleet, store: Store, fingerprint: str, asked: list[str], vect
     return f"{same} of {sum(map(len, known))} hits as of the parts"
 
 
-def _lines(found: dict[str, list[Spent]], ours: dict[str, Fleet], agreement: dict[str, str], about: str) -> list[Line]:
+def _lines(
+    found: dict[str, list[Spent]], ours: dict[str, Fleet], agreement: dict[str, str], about: str
+) -> list[Figure]:
     alone = ("tokenize", "tower", "store")
-    lines = [Line(f"{name} alone", rates_of(found[name]), UNIT, note=cpu_line(found[name])) for name in alone]
+    lines = [Figure(f"{name} alone", rates_of(found[name]), UNIT, note=cpu_line(found[name])) for name in alone]
     rounds = list(zip(*(found[name] for name in alone), strict=True))
     limits = tuple(allowed(*each) for each in rounds)
     cpu = tuple(sum(one.cpu_ms for one in each) for each in rounds)
-    lines.append(Line("all parts, one after the other", limits, UNIT, note=about))
+    lines.append(Figure("all parts, one after the other", limits, UNIT, note=about))
     for name, fleet in ours.items():
         mine, title = found[name], f"clipfleet search, {name}"
         lines += [
-            Line(
+            Figure(
                 title,
                 rates_of(mine),
                 UNIT,
@@ -169,25 +170,11 @@ def _lines(found: dict[str, list[Spent]], ours: dict[str, Fleet], agreement: dic
                 precision="fp32",
                 note=f"batches are the tower's; {agreement[name]}; {cpu_line(mine)}",
             ),
-            Line(f"{title} / parts", ratios(rates_of(mine), limits), "x", TARGET),
-            Line(f"{title} / parts, by CPU", ratios(cpu, [one.cpu_ms for one in mine]), "x"),
+            Figure(f"{title} / parts", ratios(rates_of(mine), limits), "x", TARGET),
+            Figure(f"{title} / parts, by CPU", ratios(cpu, [one.cpu_ms for one in mine]), "x"),
         ]
     return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.clip_text", description=__doc__)
-    parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=1024, help="queries of a round")
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--milvus-uri", help="of a Milvus; left out: Milvus Lite")
-    parser.add_argument("--quick", action="store_true")
-    options = vars(parser.parse_args())
-    end_on_sigterm()
-    for each in run(**options):
-        each.show()
-
-
 if __name__ == "__main__":
-    main()
+    carry_out(run, __doc__, model=MODEL, rounds=5, count=1024, rows=100_000, milvus_uri="")

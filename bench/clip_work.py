@@ -1,85 +1,31 @@
-"""What the CLIP benchmarks share: what each part of the work takes alone, and lines of a table."""
+"""What the CLIP benchmarks share: what each part of the work takes alone, and how it becomes a command."""
 
 from __future__ import annotations
 
-import contextlib
+import argparse
 import itertools
 import signal
 import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 
-from bench.harness import line
+from bench.harness import cpu_s
 from clipfleet.models import Tokenize, open_runtime
 from clipfleet.operators.cores import usable_cores
 from clipfleet.operators.image import prepare_image
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from bench.results import Figure
     from clipfleet.models.bundle import Bundle
 
 BATCHES = (1, 4, 8, 16, 32, 64)
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a table.
-
-    Attributes:
-        name: what was measured.
-        values: one for each round; empty where it could not be run.
-        unit: of the values; ``x`` for a ratio.
-        target: what the median is to be, ``>= 0.9``; empty: it is only reported.
-        arrival: how the requests came.
-        batches: how many batches were of which size.
-        p50_ms, p99_ms: latency of single requests.
-        precision: of the model.
-        agreement: lowest cosine to the vectors that ``note`` names.
-        note: what else belongs to it.
-        why: why it could not be run; empty when it was.
-    """
-
-    name: str
-    values: tuple[float, ...] = ()
-    unit: str = ""
-    target: str = ""
-    arrival: str = ""
-    batches: Mapping[int, int] = field(default_factory=dict)
-    p50_ms: float | None = None
-    p99_ms: float | None = None
-    precision: str = ""
-    agreement: float | None = None
-    note: str = ""
-    why: str = ""
-
-    def show(self) -> Self:
-        """Print it."""
-        if self.why:
-            print(f"{self.name:<44} not run: {self.why}")
-            return self
-        line(f"{self.name}, {self.unit}", list(self.values), "{:,.2f}")
-        if self.target:
-            sign, _, bound = self.target.partition(" ")
-            median = statistics.median(self.values)
-            word = "met" if (median >= float(bound) if sign == ">=" else median <= float(bound)) else "missed"
-            print(f"    target {self.target}: {word}")
-        if self.p50_ms is not None and self.p99_ms is not None:
-            print(f"    p50 {self.p50_ms:,.0f} ms, p99 {self.p99_ms:,.0f} ms")
-        if self.agreement is not None:
-            print(f"    lowest cosine {self.agreement:.7f}")
-        for name, said in (("arrival", self.arrival), ("precision", self.precision), ("note", self.note)):
-            if said:
-                print(f"    {name}: {said}")
-        if self.batches:
-            print(f"    batches: {dict(self.batches)}")
-        return self
 
 
 @dataclass(frozen=True)
@@ -116,14 +62,7 @@ def spent(work: Callable[[], Any], items: int, others: Sequence[int] = ()) -> Sp
 
 def cpu_of(pids: Sequence[int]) -> float:
     """CPU seconds so far of this process and of those, with all that they started."""
-    total = time.process_time()
-    for pid in pids:
-        root = psutil.Process(pid)
-        for one in [root, *root.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ended since it was listed
-                times = one.cpu_times()
-                total += times.user + times.system
-    return total
+    return time.process_time() + cpu_s(*pids)
 
 
 @dataclass(frozen=True)
@@ -258,9 +197,19 @@ def allowed(*parts: Spent) -> float:
     return 1 / sum(1 / one.rate for one in parts)
 
 
-def end_on_sigterm() -> None:
-    """End by an exception, so that all that was started is stopped: some of it has sessions of its own."""
+def carry_out(measure: Callable[..., Iterable[Figure]], about: str | None, **defaults: Any) -> None:
+    """``measure`` as a command: its options are those with a default here, ``--quick`` beside them."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (defaults | {"quick": False}).items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(default, bool):
+            parser.add_argument(flag, action="store_true")
+        else:
+            parser.add_argument(flag, type=type(default), default=default, help=f"by itself {default!r}")
+    # By an exception, so that all that was started is stopped: some of it has process groups of its own.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    for figure in measure(**vars(parser.parse_args())):
+        print(figure.line())
 
 
 def rates_of(found: Sequence[Spent]) -> tuple[float, ...]:
@@ -280,8 +229,3 @@ def rounds_of(ways: Mapping[str, Callable[[], Spent]], rounds: int) -> dict[str,
         for name in ways if number % 2 else reversed(ways):
             found[name].append(ways[name]())
     return found
-
-
-def ratios(over: Sequence[float], under: Sequence[float]) -> tuple[float, ...]:
-    """Round by round."""
-    return tuple(one / other for one, other in zip(over, under, strict=True))

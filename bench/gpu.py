@@ -9,7 +9,6 @@ CPU to a cosine of 0.999. ``--device cpu`` tries the program itself where there 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import importlib.util
@@ -24,11 +23,12 @@ from PIL import Image
 
 from bench.clip_fleet import WORKER, fleets
 from bench.clip_work import (
-    Line,
-    end_on_sigterm,
-    ratios,
+    carry_out,
 )
-from bench.pipelines import DIFFERENT, jpeg
+from bench.pictures import jpeg
+from bench.pipelines import DIFFERENT
+from bench.results import Figure
+from bench.stats import ratios
 from clipfleet.models import ModelError, open_runtime, parse_name, resolve_model
 from clipfleet.models.runtime import lowest_cosine
 from clipfleet.operators.image import prepare_image
@@ -45,26 +45,28 @@ TARGET_PLAIN = ">= 5"
 COMPARED = 16
 SIDE, SHORT_SIDE = 8192, 1024  # of the matrices whose product tells the device's rate
 
+MODELS = "ViT-B-32/random,ViT-L-14/random"
+
 
 def run(
     *,
-    models: str = "ViT-B-32/random,ViT-L-14/random",
+    models: str = MODELS,
     device: str = "cuda:0",
     rounds: int = 5,
     quick: bool = False,
-) -> list[Line]:
+) -> list[Figure]:
     """Measure; ``quick``: fewer rounds, batch sizes and pictures."""
     missing = [name for name in ("torch", "open_clip") if importlib.util.find_spec(name) is None]
     if missing:
-        return [Line("GPU", why=f"{', '.join(missing)} is not installed here")]
+        return [Figure("GPU", why=f"{', '.join(missing)} is not installed here")]
     import torch
 
     if device != "cpu" and not torch.cuda.is_available():
-        return [Line("GPU", why=f"torch {torch.__version__} sees no CUDA device")]
+        return [Figure("GPU", why=f"torch {torch.__version__} sees no CUDA device")]
     rounds = min(rounds, 3) if quick else rounds
     what = "the CPU, to try the program" if device == "cpu" else torch.cuda.get_device_name(device)
     rate = multiplied(device, SHORT_SIDE if device == "cpu" or quick else SIDE, rounds)
-    made = [Line(f"matrix products in half precision on {what}", tuple(one / 1e12 for one in rate), "TFLOP/s")]
+    made = [Figure(f"matrix products in half precision on {what}", tuple(one / 1e12 for one in rate), "TFLOP/s")]
     for model in models.split(","):
         made += _of_model(model, device, statistics.median(rate), rounds, (8,) if quick else (1, 16, 64, 256))
     return made
@@ -109,13 +111,13 @@ def flops(model: Any, size: tuple[int, int]) -> int:
     return int(counter.get_total_flops())
 
 
-def _of_model(name: str, device: str, rate: float, rounds: int, batches: tuple[int, ...]) -> list[Line]:
+def _of_model(name: str, device: str, rate: float, rounds: int, batches: tuple[int, ...]) -> list[Figure]:
     from clipfleet.models.open_clip_source import load_source
 
     bundle = resolve_model(name)
     source = load_source(parse_name(name)).model.eval()
     each = flops(source, bundle.config.image.size)
-    made = [Line(f"{name}: roofline", (rate / each,), UNIT, note=f"{each / 1e9:.2f} GFLOP a picture")]
+    made = [Figure(f"{name}: roofline", (rate / each,), UNIT, note=f"{each / 1e9:.2f} GFLOP a picture")]
     pictures = [jpeg(number) for number in range(DIFFERENT)]
     pixels = np.stack([prepare_image(one, bundle.config.image) for one in pictures])
     reference = open_runtime(bundle, providers=["cpu"])
@@ -128,9 +130,9 @@ def _of_model(name: str, device: str, rate: float, rounds: int, batches: tuple[i
         found = _provider(name, bundle, provider, device, pixels, known, rounds, batches)
         made.append(found)
         if not found.why:
-            made.append(Line(f"{found.name} / roofline", tuple(one / (rate / each) for one in found.values), "x"))
+            made.append(Figure(f"{found.name} / roofline", tuple(one / (rate / each) for one in found.values), "x"))
             if not plain.why:
-                made.append(Line(f"{found.name} / plain torch", ratios(found.values, plain.values), "x"))
+                made.append(Figure(f"{found.name} / plain torch", ratios(found.values, plain.values), "x"))
     eager = _eager(source, bundle, device)
     return made + _end_to_end(name, device, pictures, known, rounds, eager)
 
@@ -144,20 +146,20 @@ def _provider(
     known: Any,
     rounds: int,
     batches: tuple[int, ...],
-) -> Line:
+) -> Figure:
     """Our runtime, pixels from the host and vectors back, at its best batch."""
     title = f"{name}: {provider}"
     try:
         runtime = open_runtime(bundle, device=device, providers=[provider])
     except ModelError as error:
-        return Line(title, why=str(error)[:300])
+        return Figure(title, why=str(error)[:300])
     with contextlib.closing(runtime):
         return _best(title, device, runtime.encode_images, pixels, known, rounds, batches)
 
 
 def _plain_torch(
     model: Any, bundle: Bundle, device: str, pixels: Any, known: Any, rounds: int, batches: tuple[int, ...]
-) -> Line:
+) -> Figure:
     """What one would write: the model in half precision, normalised on the device, in eager mode."""
     import torch
 
@@ -185,14 +187,14 @@ def _best(
     known: Any,
     rounds: int,
     batches: tuple[int, ...],
-) -> Line:
+) -> Figure:
     """The quickest batch size of it, if its vectors are right."""
     cosine = min(
         lowest_cosine(embed(pixels[: len(known)]), known),
         lowest_cosine(np.concatenate([embed(pixels[at : at + 1]) for at in range(2)]), known[:2]),
     )
     if not cosine >= AGREES:
-        return Line(title, why=f"its vectors are others: lowest cosine {cosine:.6f} to fp32 on the CPU")
+        return Figure(title, why=f"its vectors are others: lowest cosine {cosine:.6f} to fp32 on the CPU")
     found: dict[int, list[float]] = {}
     for batch in batches:
         some = pixels[np.arange(batch) % len(pixels)]
@@ -203,7 +205,7 @@ def _best(
     batch = max(found, key=lambda size: statistics.median(found[size]))
     rates = ", ".join(f"{size}: {statistics.median(some):,.0f}" for size, some in found.items())
     note = f"cosine to fp32 on the CPU, in a batch and alone; by batch size {rates}"
-    return Line(title, tuple(found[batch]), UNIT, agreement=cosine, batches={batch: 1}, note=note)
+    return Figure(title, tuple(found[batch]), UNIT, agreement=cosine, batches={batch: 1}, note=note)
 
 
 def _eager(model: Any, bundle: Bundle, device: str) -> Callable[[bytes], Any]:
@@ -232,7 +234,7 @@ def _eager(model: Any, bundle: Bundle, device: str) -> Callable[[bytes], Any]:
 
 def _end_to_end(
     name: str, device: str, pictures: list[bytes], known: Any, rounds: int, eager: Callable[[bytes], Any]
-) -> list[Line]:
+) -> list[Figure]:
     """JPEGs over Redis through a worker on the device, and open_clip on torch eager, PIL, one at a time, there."""
     count, warm = (16, 16) if device == "cpu" else (4096, 256)
     title = f"{name}: clipfleet, JPEG end to end"
@@ -244,7 +246,7 @@ def _end_to_end(
         fleet = ours["gpu"]
         found = np.stack([np.asarray(one.vector) for one in fleet.client.map(asked(COMPARED))])
         rates = tuple(fleet.sustained(asked, count, warm=warm).rate for _ in range(rounds))
-        mine = Line(
+        mine = Figure(
             title,
             rates,
             UNIT,
@@ -258,22 +260,10 @@ def _end_to_end(
     )
     return [
         mine,
-        Line(f"{name}: plain pipeline", plain, UNIT, arrival="one at a time", precision="fp32"),
-        Line(f"{title} / plain pipeline", ratios(rates, plain), "x", TARGET_PLAIN),
+        Figure(f"{name}: plain pipeline", plain, UNIT, arrival="one at a time", precision="fp32"),
+        Figure(f"{title} / plain pipeline", ratios(rates, plain), "x", TARGET_PLAIN),
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.gpu", description=__doc__)
-    parser.add_argument("--models", default="ViT-B-32/random,ViT-L-14/random", help="comma-separated")
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true")
-    options = vars(parser.parse_args())
-    end_on_sigterm()
-    for each in run(**options):
-        each.show()
-
-
 if __name__ == "__main__":
-    main()
+    carry_out(run, __doc__, models=MODELS, device="cuda:0", rounds=5)

@@ -142,8 +142,3 @@ def singles(call: Callable[[], Any], count: int) -> list[float]:
         call()
         times.append(time.perf_counter() - began)
     return times
-
-
-def line(name: str, values: list[float], form: str) -> None:
-    print(f"{name:<44} median {form.format(statistics.median(values))}   ", end="")
-    print(f"min {form.format(min(values))}   max {form.format(max(values))}")

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bench import load
+from bench.stats import percentile
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     Send = Callable[[bytes], Awaitable[Any]]
 
@@ -48,25 +50,10 @@ class Outcome:
         """Answers a second."""
         return len(self.latencies) / self.seconds
 
-    def percentile(self, share: float) -> float:
-        """Seconds within which that share of the answers came; a failure counts as one that never came."""
-        return percentile(sorted(self.latencies) + [math.inf] * self.errors.total(), share)
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which that share lies (nearest rank); ``ordered`` ascends."""
-    if not ordered:
-        return math.nan
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def due(rate: float, seconds: float, seed: int = 7) -> Iterator[float]:
-    """When a Poisson process of that rate has its arrivals, in seconds from its start."""
-    chance = random.Random(seed)
-    at = chance.expovariate(rate)
-    while at < seconds:
-        yield at
-        at += chance.expovariate(rate)
+    def percentile(self, percent: float) -> float:
+        """Seconds within which so many of the answers came; a failure counts as one that never came."""
+        everything = self.latencies + [math.inf] * self.errors.total()
+        return percentile(everything, percent) if everything else math.nan
 
 
 async def closed_loop(send: Send, pictures: Sequence[bytes], *, in_flight: int, seconds: float) -> Outcome:
@@ -104,24 +91,13 @@ async def closed_loop(send: Send, pictures: Sequence[bytes], *, in_flight: int, 
 
 async def open_loop(send: Send, pictures: Sequence[bytes], *, rate: float, seconds: float, seed: int = 7) -> Outcome:
     """Poisson arrivals for so long; returns when all of them are answered."""
-    outcome, source = Outcome(offered=rate, seconds=seconds), itertools.cycle(pictures)
-    began = time.perf_counter()
-    calls: set[asyncio.Task[None]] = set()
-
-    async def call(planned: float, picture: bytes) -> None:
-        error = await _failure(send, picture)
-        _count(outcome, error, time.perf_counter() - planned)
-
-    for at in due(rate, seconds, seed):
-        wait = began + at - time.perf_counter()
-        # Even when it is behind, what it has sent must get its turn.
-        await asyncio.sleep(max(0.0, wait))
-        outcome.late = max(outcome.late, time.perf_counter() - began - at)
-        task = asyncio.create_task(call(began + at, next(source)))
-        calls.add(task)
-        task.add_done_callback(calls.discard)
-    while calls:
-        await asyncio.wait(calls)
+    records = await load.open_loop(
+        lambda number: send(pictures[number % len(pictures)]), load.poisson(rate, seconds, seed)
+    )
+    outcome = Outcome(offered=rate, seconds=seconds)
+    for record in records:
+        _count(outcome, record.error, record.latency)
+        outcome.late = max(outcome.late, record.sent - record.intended)
     return outcome
 
 
@@ -130,7 +106,7 @@ async def _failure(send: Send, picture: bytes) -> str:
     try:
         await send(picture)
     except Exception as error:  # noqa: BLE001  (whatever a server or its client comes up with is counted)
-        return f"{type(error).__name__}: {error}"[:80]
+        return load.name_of(error)
     return ""
 
 

@@ -9,7 +9,6 @@ anew in each round. clipfleet's HTTP gateway is not built yet, so there is no li
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -31,15 +30,15 @@ import psutil
 from bench.clip_fleet import fleets, per_core
 from bench.clip_work import (
     BATCHES,
-    Line,
     Parts,
     PictureLimit,
+    carry_out,
     cpu_of,
-    end_on_sigterm,
-    ratios,
 )
-from bench.http_load import Outcome, closed_loop, open_loop, percentile
-from bench.pipelines import jpeg
+from bench.http_load import Outcome, closed_loop, open_loop
+from bench.pictures import jpeg
+from bench.results import Figure
+from bench.stats import percentile, ratios
 from clipfleet.cli.local.redis import free_port
 from clipfleet.models import resolve_model
 from clipfleet.models.runtime import lowest_cosine
@@ -97,7 +96,7 @@ class Plan:
 
 def run(
     *, model: str = MODEL, rounds: int = 5, only: str = "", install: bool = False, quick: bool = False
-) -> list[Line]:
+) -> list[Figure]:
     """Measure; ``quick``: one short round. ``only``: names, comma-separated. ``install``: make what is missing."""
     plan = Plan(1, 3.0, 4.0) if quick else Plan(rounds)
     names = only.split(",") if only else [*OURS, *PEERS]
@@ -286,18 +285,18 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 # The table ----------------------------------------------------------------------------------------------------------
 
 
-def lines(found: dict[str, Found], limits: tuple[float, ...]) -> list[Line]:
+def lines(found: dict[str, Found], limits: tuple[float, ...]) -> list[Figure]:
     """A line of throughput and one of latency for each way, and ours against the best of the others."""
-    made = [Line("what the cores allow", limits, "pictures/s", note="one picture decoded and one embedded, alone")]
+    made = [Figure("what the cores allow", limits, "pictures/s", note="one picture decoded and one embedded, alone")]
     for name, one in found.items():
         title = (PEERS | OURS)[name]
-        made += [Line(title, why=one.why)] if one.why else [_throughput(title, one), _latency(title, one)]
-    made.append(Line("clipfleet through its gateway", why="the gateway is not built yet"))
+        made += [Figure(title, why=one.why)] if one.why else [_throughput(title, one), _latency(title, one)]
+    made.append(Figure("clipfleet through its gateway", why="the gateway is not built yet"))
     peers = {name: one for name, one in found.items() if name in PEERS and not one.why}
     if peers:
         best = max(peers, key=lambda name: statistics.median(peers[name].saturation))
         made.append(
-            Line(f"what the cores allow / {PEERS[best]}, the best", ratios(limits, peers[best].saturation), "x")
+            Figure(f"what the cores allow / {PEERS[best]}, the best", ratios(limits, peers[best].saturation), "x")
         )
     for name, title in OURS.items():
         if peers and name in found and not found[name].why:
@@ -305,8 +304,8 @@ def lines(found: dict[str, Found], limits: tuple[float, ...]) -> list[Line]:
     return made
 
 
-def _throughput(title: str, one: Found) -> Line:
-    return Line(
+def _throughput(title: str, one: Found) -> Figure:
+    return Figure(
         f"{title}, saturated",
         tuple(one.saturation),
         "pictures/s",
@@ -318,47 +317,34 @@ def _throughput(title: str, one: Found) -> Line:
     )
 
 
-def _latency(title: str, one: Found) -> Line:
+def _latency(title: str, one: Found) -> Figure:
     together = sorted(latency for each in one.opened for latency in each.latencies)
     failed = sum((each.errors for each in one.opened), start=Counter[str]())
     behind = 1000 * max(each.late for each in one.opened)
     offered = statistics.median(each.offered for each in one.opened)
-    return Line(
+    return Figure(
         f"{title}, p99 at {SHARE:.0%} of it",
-        tuple(1000 * each.percentile(0.99) for each in one.opened),
+        tuple(1000 * each.percentile(99) for each in one.opened),
         "ms",
         arrival=f"open loop, Poisson, {offered:.1f} a second",
-        p50_ms=1000 * percentile(together, 0.5),
-        p99_ms=1000 * percentile(together, 0.99),
+        p50_ms=1000 * percentile(together, 50) if together else None,
+        p99_ms=1000 * percentile(together, 99) if together else None,
         precision="fp32",
         note=f"{len(together)} answers; errors: {dict(failed) or 'none'}; the load was at most {behind:.0f} ms behind",
     )
 
 
-def _against(title: str, ours: Found, peers: dict[str, Found]) -> list[Line]:
+def _against(title: str, ours: Found, peers: dict[str, Found]) -> list[Figure]:
     best = max(peers, key=lambda name: statistics.median(peers[name].saturation))
-    quick = min(peers, key=lambda name: statistics.median(each.percentile(0.99) for each in peers[name].opened))
+    quick = min(peers, key=lambda name: statistics.median(each.percentile(99) for each in peers[name].opened))
     cheap = min(peers, key=lambda name: statistics.median(peers[name].cpu_ms))
-    tails = [[each.percentile(0.99) for each in one.opened] for one in (peers[quick], ours)]
+    tails = [[each.percentile(99) for each in one.opened] for one in (peers[quick], ours)]
     return [
-        Line(f"{title} / {PEERS[best]}, the best", ratios(ours.saturation, peers[best].saturation), "x", TARGET),
-        Line(f"p99 of {PEERS[quick]}, the lowest / {title}", ratios(*tails), "x", ">= 1"),
-        Line(f"CPU of {PEERS[cheap]}, the least / {title}", ratios(peers[cheap].cpu_ms, ours.cpu_ms), "x"),
+        Figure(f"{title} / {PEERS[best]}, the best", ratios(ours.saturation, peers[best].saturation), "x", TARGET),
+        Figure(f"p99 of {PEERS[quick]}, the lowest / {title}", ratios(*tails), "x", ">= 1"),
+        Figure(f"CPU of {PEERS[cheap]}, the least / {title}", ratios(peers[cheap].cpu_ms, ours.cpu_ms), "x"),
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.http_peers", description=__doc__)
-    parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help=f"some of {','.join([*OURS, *PEERS])}")
-    parser.add_argument("--install", action="store_true", help="make the environments that are missing")
-    parser.add_argument("--quick", action="store_true")
-    options = vars(parser.parse_args())
-    end_on_sigterm()
-    for each in run(**options):
-        each.show()
-
-
 if __name__ == "__main__":
-    main()
+    carry_out(run, __doc__, model=MODEL, rounds=5, only="", install=False)

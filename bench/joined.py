@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable
 
-    from bench.clip_work import Line
+    from bench.results import Figure
 
 MODEL = "ViT-B-32/random"  # where --model does not name another one: weights need no download to be as dear
 
@@ -74,7 +74,7 @@ def http(options: argparse.Namespace) -> Part:
     )
 
 
-def _filled(part: Part, options: argparse.Namespace, measure: Callable[[str, bool], Iterable[Line]]) -> Part:
+def _filled(part: Part, options: argparse.Namespace, measure: Callable[[str, bool], Iterable[Figure]]) -> Part:
     """With the lines of one of them; a model that is not there is a line that says so."""
     model = MODEL if options.model == "demo" else options.model
     try:
@@ -82,21 +82,6 @@ def _filled(part: Part, options: argparse.Namespace, measure: Callable[[str, boo
     except ModelError as error:
         part.skip(model, str(error))
         return part
-    for line in measure(model, not options.full):
-        if line.why:
-            part.skip(line.name, line.why)
-            continue
-        part.add(
-            line.name,
-            line.values,
-            line.unit,
-            target=line.target,
-            arrival=line.arrival,
-            batches=dict(line.batches),
-            p50_ms=line.p50_ms,
-            p99_ms=line.p99_ms,
-            precision=line.precision,
-            agreement=line.agreement,
-            note=line.note,
-        )
+    for figure in measure(model, not options.full):
+        part.take(figure)
     return part

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.harness import process, server
-from bench.pipelines import jpeg
+from bench.pictures import jpeg
 from bench.results import Part
+from bench.stats import percentile
 from clipfleet.cli.local.redis import free_port
 from clipfleet.producer import AsyncClient, Client, requests
 from clipfleet.schemas.keys import QueueKeys
@@ -118,10 +119,6 @@ def report(
     for limit, ms in ((f"{BULK_BATCH_MS:.0f} ms", BULK_BATCH_MS), ("a bulk batch's p99", percentile(times, 99))):
         name = f"{what}: p99 beside / (p99 without + {limit})"
         part.add(name, [p99_beside / (p99_alone + ms)], "x", target="<= 1")
-
-
-def percentile(values: list[float], percent: float) -> float:
-    return float(np.percentile(values, percent, method="higher"))
 
 
 def ask(url: str, kind: str, seconds: float, seed: int, late: list[float]) -> list[float]:

@@ -108,7 +108,7 @@ async def open_loop(send: Callable[[int], Awaitable[Any]], moments: Sequence[flo
         try:
             await send(number)
         except Exception as error:  # noqa: BLE001  (whatever it is, it is counted)
-            record.error = _name(error)
+            record.error = name_of(error)
         record.ended = loop.time() - began
 
     for number, moment in enumerate(moments):
@@ -140,16 +140,16 @@ async def closed_loop(send: Callable[[int], Awaitable[Any]], count: int, in_flig
             try:
                 await send(number)
             except Exception as error:  # noqa: BLE001  (whatever it is, it is counted)
-                record.error = _name(error)
+                record.error = name_of(error)
             record.ended = loop.time() - began
 
     await asyncio.gather(*(one_after_another() for _ in range(in_flight)))
     return records
 
 
-def _name(error: Exception) -> str:
-    """A code where the error has one: ``queue_full`` says more than ``QueueFull`` does in a page."""
-    return str(getattr(error, "code", "") or type(error).__name__)
+def name_of(error: Exception) -> str:
+    """A code where the error has one: ``queue_full`` says more than its text does; else what it is, and its text."""
+    return str(getattr(error, "code", "") or f"{type(error).__name__}: {error}"[:80])
 
 
 def run(main: Awaitable[Any]) -> Any:

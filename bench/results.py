@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bench.stats import Spread, mean_batch, ratios
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 PACKAGES = ("clipfleet", "redis", "hiredis", "msgpack", "onnxruntime", "numpy", "pillow")
 
@@ -35,19 +35,21 @@ class Figure:
         precision: of the model, where there is one.
         agreement: lowest cosine with the reference, where there are embeddings.
         note: what else one should know to believe it.
+        why: why it could not be measured; empty when it was.
     """
 
     name: str
-    values: list[float]
+    values: Sequence[float] = ()
     unit: str = ""
     target: str = ""
     arrival: str = ""
-    batches: dict[int, int] = field(default_factory=dict)
+    batches: Mapping[int, int] = field(default_factory=dict)
     p50_ms: float | None = None
     p99_ms: float | None = None
     precision: str = ""
     agreement: float | None = None
     note: str = ""
+    why: str = ""
 
     @property
     def spread(self) -> Spread:
@@ -69,6 +71,8 @@ class Figure:
 
     def line(self) -> str:
         """As a run prints it."""
+        if self.why:
+            return f"{self.name:<52} not measured: {self.why}"
         spread = self.spread
         text = f"{self.name:<52} {number(spread.median):>9} {self.unit:<11}"
         text += f" (min {number(spread.low)}, max {number(spread.high)}, {spread.rounds} rounds)"
@@ -126,9 +130,16 @@ class Part:
 
     def add(self, name: str, values: Sequence[float], unit: str, **more: Any) -> Figure:
         """A figure; ``more`` as in `Figure`."""
-        figure = Figure(name, [float(value) for value in values], unit, **more)
-        self.figures.append(figure)
+        return self.take(Figure(name, values, unit, **more))
+
+    def take(self, figure: Figure) -> Figure:
+        """One that was measured elsewhere, or could not be."""
         print(figure.line(), flush=True)
+        if figure.why:
+            self.skipped[figure.name] = figure.why
+        else:
+            figure.values, figure.batches = [float(value) for value in figure.values], dict(figure.batches)
+            self.figures.append(figure)
         return figure
 
     def ratio(self, name: str, mine: Sequence[float], others: Sequence[float], **more: Any) -> Figure:
@@ -137,8 +148,7 @@ class Part:
 
     def skip(self, name: str, why: str) -> None:
         """What could not be measured is a line that says why, and costs nothing else."""
-        self.skipped[name] = why
-        print(f"{name:<52} not measured: {why}", flush=True)
+        self.take(Figure(name, why=why))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
@@ -47,7 +47,7 @@ def ratios(mine: Sequence[float], others: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(mine, others, strict=True)]
 
 
-def mean_batch(sizes: dict[int, int]) -> float:
+def mean_batch(sizes: Mapping[int, int]) -> float:
     """Items per batch; 0 without one."""
     batches = sum(sizes.values())
     return sum(size * number for size, number in sizes.items()) / batches if batches else 0.0

@@ -7,8 +7,8 @@ import pytest
 from bench import clip_bulk, clip_fleet, clip_images, clip_text
 from bench.clip_bulk import Sample, growth, sustained, write
 from bench.clip_fleet import pause_near
-from bench.clip_work import Best, Line, Parts, Spent, rounds_of
-from bench.pipelines import jpeg
+from bench.clip_work import Best, Parts, Spent, rounds_of
+from bench.pictures import jpeg
 
 from clipfleet.models import load_bundle
 from support.fleet import TINY
@@ -33,21 +33,6 @@ def test_given_work_then_what_it_took_is_told_for_each_item() -> None:
 
     assert taken.rate == 25
     assert taken.cpu_ms == 60
-
-
-@pytest.mark.parametrize(("target", "word"), [(">= 0.9", "missed"), ("<= 0.9", "met"), (">= 0.8", "met")])
-def test_given_a_target_then_its_line_says_whether_the_median_meets_it(capsys, target, word) -> None:
-    Line("ratio", (0.7, 0.85, 1.0), "x", target, agreement=0.99999).show()
-
-    said = capsys.readouterr().out
-    assert f"target {target}: {word}" in said
-    assert "0.9999900" in said
-
-
-def test_given_what_could_not_be_run_then_its_line_says_why(capsys) -> None:
-    Line("plain pipeline", why="no torch here").show()
-
-    assert "not run: no torch here" in capsys.readouterr().out
 
 
 def test_given_parts_then_the_model_called_in_any_way_sees_each_picture_once() -> None:

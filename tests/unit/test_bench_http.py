@@ -8,43 +8,25 @@ import math
 
 import pytest
 from bench import http_peers
-from bench.http_load import Outcome, closed_loop, due, open_loop, percentile
+from bench.http_load import Outcome, closed_loop, open_loop
 from bench.http_peers import Found, lines
+from bench.load import poisson
 
 from support.fleet import TINY
 
 PICTURES = [b"one", b"two", b"three"]
 
 
-def test_given_values_then_the_nearest_rank_is_the_percentile() -> None:
-    values = [float(value) for value in range(1, 101)]
-
-    assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1.0)) == (50.0, 99.0, 100.0)
-    assert percentile([7.0], 0.01) == 7.0
-    assert math.isnan(percentile([], 0.5))
-
-
 def test_given_a_failure_then_its_latency_is_endless() -> None:
     outcome = Outcome(latencies=[0.1] * 99)
     outcome.errors["503"] += 1
 
-    assert outcome.percentile(0.99) == 0.1
-    assert outcome.percentile(1.0) == math.inf
-
-
-def test_given_a_rate_then_arrivals_of_that_rate_that_are_the_same_each_time() -> None:
-    arrivals = list(due(1000, 10))
-
-    assert arrivals == list(due(1000, 10))
-    assert arrivals == sorted(arrivals)
-    assert len(arrivals) == pytest.approx(10_000, rel=0.05)
-    gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
-    # As of a Poisson process: the deviation of the gaps is their mean.
-    assert math.sqrt(sum((gap - 0.001) ** 2 for gap in gaps) / len(gaps)) == pytest.approx(0.001, rel=0.1)
+    assert outcome.percentile(99) == 0.1
+    assert outcome.percentile(100) == math.inf
 
 
 def test_given_a_server_that_stalls_then_all_that_was_due_meanwhile_is_sent_and_charged_for_it() -> None:
-    planned = list(due(400, 0.25))
+    planned = poisson(400, 0.25, 7)
     taken: list[bytes] = []
 
     async def load() -> Outcome:

@@ -89,7 +89,7 @@ def test_given_requests_that_fail_then_they_are_counted_by_their_code_and_are_no
 
     outcome = Outcome.of(run(closed_loop(send, 8, 2)))
 
-    assert outcome.failed == {"queue_full": 2, "ValueError": 2}
+    assert outcome.failed == {"queue_full": 2, "ValueError: odd": 2}
     assert outcome.latencies == within([0.5] * 4)
     assert outcome.rate == within(4 / 2.0)  # eight halves of a second, two at a time
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -130,6 +131,15 @@ def test_given_parts_then_the_file_gives_back_what_was_written(part, tmp_path):
     assert load(file) == {"queue": part}
     assert [path.name for path in file.parent.iterdir()] == ["results.json"]
     assert load(tmp_path / "none.json") == {}
+
+
+def test_given_figures_from_elsewhere_then_what_could_not_be_measured_is_a_reason_and_no_figure(capsys):
+    part = Part("x", "X", "about")
+    part.take(Figure("a", (1.0, 2.0), "x", batches=Counter({2: 3})))
+    part.take(Figure("b", why="no torch here"))
+    assert [(one.name, one.values, one.batches) for one in part.figures] == [("a", [1.0, 2.0], {2: 3})]
+    assert part.skipped == {"b": "no torch here"}
+    assert "b " in capsys.readouterr().out.splitlines()[1]
 
 
 def test_given_a_file_of_a_later_release_then_what_it_has_added_is_left_out(part, tmp_path):
