@@ -287,61 +287,6 @@ def test_given_a_limit_when_deleted_by_filter_then_no_more_go_and_a_short_count_
         store.delete(collection, ids=["r1"], limit=5)
 
 
-def test_given_no_such_collection_when_used_then_the_refusal_names_it(store: Store, vector: np.ndarray) -> None:
-    uses = (
-        lambda: store.search("nowhere", vector[None], fingerprint="f", limit=1),
-        lambda: store.count("nowhere"),
-        lambda: store.get("nowhere", ["a"]),
-        lambda: store.delete("nowhere", ids=["a"]),
-    )
-    for use in uses:
-        with pytest.raises(RequestFailed, match="no collection nowhere") as error:
-            use()
-        assert refused(error) is ErrorCode.BAD_REQUEST
-    with pytest.raises(LookupError):
-        store.upsert("nowhere", [Row("a", vector)])
-    store.drop("nowhere")
-
-
-def test_given_collections_when_listed_then_each_has_its_model_and_rows(
-    store: Store, collection: str, vector: np.ndarray
-) -> None:
-    store.upsert(collection, [Row("a", vector)])
-
-    (info,) = [info for info in store.list_collections() if info.name == collection]
-
-    assert (info.fingerprint, info.dimension, info.rows) == (FINGERPRINT, DIMENSION, 1)
-    assert store.probe().startswith(("milvus_lite", "v2."))
-
-
-def test_given_a_collection_dropped_elsewhere_when_written_to_then_it_is_made_anew(
-    store: Store, collection: str, vector: np.ndarray
-) -> None:
-    other = Store(StoreConfig(store._config.uri))
-    other.drop(collection)
-    other.close()
-
-    with pytest.raises(StoreUnavailable, match="gone"):
-        store.upsert(collection, [Row("a", vector)])
-
-    assert store.upsert(collection, [Row("a", vector)]) == [None]
-    assert store.count(collection) == 1
-
-
-def test_given_a_collection_made_anew_for_another_model_when_written_to_then_it_is_refused(
-    store: Store, collection: str, vector: np.ndarray
-) -> None:
-    other = Store(StoreConfig(store._config.uri))
-    other.drop(collection)
-    other.ensure_collection(collection, fingerprint="model-b", dimension=DIMENSION * 2)
-    other.close()
-
-    with pytest.raises(RequestFailed, match="model-b") as error:
-        store.upsert(collection, [Row("a", vector)])
-
-    assert refused(error) is ErrorCode.MODEL_MISMATCH
-
-
 def test_given_nothing_to_write_or_find_then_nothing_is_asked(store: Store, collection: str) -> None:
     assert store.upsert(collection, []) == []
     assert store.get(collection, []) == []
