@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,11 +12,6 @@ from store.conftest import DIMENSION, FINGERPRINT
 
 if TYPE_CHECKING:
     import numpy as np
-
-CASES = Path(__file__).parent.parent / "cases" / "text.jsonl"
-FILTER_BREAKER = next(
-    case["text"] for case in map(json.loads, CASES.read_text().splitlines()) if case["id"] == "filter_breaker"
-)
 
 
 def test_given_no_such_collection_when_used_then_the_refusal_names_it(store: Store, vector: np.ndarray) -> None:
