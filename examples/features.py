@@ -16,9 +16,11 @@ features = pipeline.input("image").map("image", "vector", clip_image(), max_batc
 def main(url: str = "redis://localhost:6379") -> None:
     build = ["pipeline", "build", "features:features", "--tag", "features:v1", "--builder", "none"]
     subprocess.run([*CLIPFLEET, *build], cwd=HERE, check=True)  # without --builder: by Docker or buildah
-    worker = subprocess.Popen([*CLIPFLEET, "worker", "--pipeline", "features:features", "--redis-url", url], cwd=HERE)
+    # A queue of its own: the workers of one queue all serve the same pipelines.
+    queue = ["--redis-url", url, "--queue", "features"]
+    worker = subprocess.Popen([*CLIPFLEET, "worker", "--pipeline", "features:features", *queue], cwd=HERE)
     try:
-        with Client(url, wait_for_worker=True) as client:
+        with Client(url, queue="features", wait_for_worker=True) as client:
             for picture in sorted(HERE.glob("pictures/red-*.png")):
                 print(f"{picture.stem}: {len(client.run('features', {'image': picture}).vector)} numbers")
     finally:

@@ -45,7 +45,7 @@ def test_a_producer_and_the_readmes(redis_server: RedisServer, redis_client: red
         readme = tmp_path / "of_the_readme.py"
         # As it stands, but for the address and the number of things.
         code = (
-            OF_THE_README[0].replace("redis://localhost:6379", redis_server.url).replace("range(100_000)", "range(300)")
+            OF_THE_README[0].replace("redis://localhost:6379", redis_server.url).replace("range(1_000)", "range(300)")
         )
         readme.write_text(code, encoding="utf-8")
         shutil.copy(next((EXAMPLES / "pictures").rglob("*.png")), tmp_path / "heart.png")

@@ -80,7 +80,7 @@ def test_given_a_table_and_declared_columns_when_indexed_then_filters_use_them_a
         assert "no picture has yaer" in done.err
         (bad,) = [line for line in done.lines if not line["ok"]]
         assert (bad["input"], bad["error"]["code"]) == ("t.csv:5", "bad_request")
-        assert bad["error"]["message"] == "metadata year is declared int, and 'soon' is none"
+        assert bad["error"]["message"] == "metadata year is declared int, and 'soon' is no int"
         store = Store(StoreConfig(lite.uri, consistency="Strong"))
         info = store.describe("images")
         assert info is not None

@@ -80,6 +80,11 @@ def test_given_a_dry_run_then_it_counts_and_sends_nothing_and_makes_no_manifest(
     expected = {"dry_run": True, "send": 11, "done": 0, "failed_before": 0, "failed": 1, "duplicates": 0, "skipped": 1}
     assert said.lines == [expected | {"kinds": {".png": 10, ".jpg": 1}}]
     assert "pics/gone.png: fetch_failed" in said.err
+    # Of a table the pictures' kinds, and not one for each of its rows
+    (here / "t.csv").write_text("path\npics/1.png\npics/2.png\n")
+    said = cli("index", "t.csv", "--dry-run", "--json", CLIPFLEET_REDIS_URL="redis://127.0.0.1:1")
+    assert said.lines[0]["kinds"] == {".png": 2}
+    (here / "t.csv").unlink()
     assert not (here / ".clipfleet").exists()
     (here / "pics" / "gone.png").unlink()
     assert cli("index", "pics", **fleet).code == 0

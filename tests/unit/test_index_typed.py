@@ -89,7 +89,7 @@ def test_given_a_table_then_its_columns_are_typed(tmp_path):
     with Seen() as seen:
         first, second = source.events(seen)
     assert (first.metadata["year"], first.metadata["price"]) == (1999, None)
-    assert (second.label.endswith("t.csv:3"), "year is declared int, and 'soon' is none" in second.error.message) == (
+    assert (second.label.endswith("t.csv:3"), "year is declared int, and 'soon' is no int" in second.error.message) == (
         True,
         True,
     )

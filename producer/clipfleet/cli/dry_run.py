@@ -147,6 +147,8 @@ def _opened(path: Path, plan: Plan) -> Manifest | None:
 
 
 def _kind(item: Item) -> str:
-    if isinstance(item.picture, bytes | os.PathLike):
-        return os.path.splitext(item.label)[1].lower() or "no suffix"  # noqa: PTH122 - a Path costs ten times as much
-    return "address"
+    if not isinstance(item.picture, bytes | os.PathLike):
+        return "address"
+    # A row of a table has the table's name and its line for a label.
+    name = item.label if isinstance(item.picture, bytes) else os.fspath(item.picture)
+    return os.path.splitext(name)[1].lower() or "no suffix"  # noqa: PTH122 - another Path costs ten times as much

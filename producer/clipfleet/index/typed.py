@@ -76,7 +76,7 @@ class Typed:
             try:
                 metadata[name] = None if given == "" and kind != "str" else FIELD_TYPES[kind](given)
             except ValueError:
-                text = f"metadata {name} is declared {kind}, and {given!r:.60} is none"
+                text = f"metadata {name} is declared {kind}, and {given!r:.60} is no {kind}"
                 return Failure(item.id, item.label, error_for(ErrorCode.BAD_REQUEST, text))
         return replace(item, metadata=metadata)
 

@@ -138,7 +138,7 @@ def _column_value(field: Field, value: object) -> Any:
         return value
     raise error_for(
         ErrorCode.BAD_REQUEST,
-        f"metadata {field.name} is declared {field.type}, and {value!r:.60} is none (or too long)",
+        f"metadata {field.name} is declared {field.type}, and {value!r:.60} is no {field.type}, or too long",
     )
 
 
