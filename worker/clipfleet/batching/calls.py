@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from asyncio import AbstractEventLoop
+import time
+from asyncio import InvalidStateError as FutureDone
+from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, InvalidStateError
@@ -14,11 +16,62 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from clipfleet.batching.errors import FunctionFailed, WrongCount
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from asyncio import AbstractEventLoop
+    from asyncio import Future as AsyncFuture
+    from collections.abc import Callable, Sequence
 
-# An input with who waits for it: an `asyncio.Future` and its loop, or a `Slot` or `Job` and None. A bare tuple, as
+# An input with who waits for it: an `asyncio.Future` and its `Home`, or a `Slot` or `Job` and None. A bare tuple, as
 # one is made for each call.
-Call: TypeAlias = tuple[Any, Any, AbstractEventLoop | None]
+Call: TypeAlias = "tuple[Any, Any, Home | None]"
+
+
+class Home:
+    """An event loop whose tasks call: what they ask for in one turn of it, and the outcomes on their way there.
+
+    Both ways whatever is a step with a cost of its own is done for many calls: the queue's lock is taken once for the
+    calls of a turn, and the loop is woken once for all outcomes that come before it has looked.
+    """
+
+    __slots__ = ("_asked", "_loop", "_put", "_said", "_told", "calls", "calls_at", "new_future")
+
+    def __init__(self, loop: AbstractEventLoop, put: Callable[[Home], None]) -> None:
+        self._loop = loop
+        self._put = put
+        self.new_future: Callable[[], AsyncFuture[Any]] = loop.create_future
+        self.calls: list[Call] = []
+        self.calls_at = 0.0  # when the first of them was made
+        self._asked = self._told = False
+        self._said: deque[tuple[Sequence[Any], list[Any]]] = deque()
+
+    def begin(self) -> None:
+        """The first call of a turn is made: see that what is gathered is put at the turn's end."""
+        self.calls_at = time.monotonic()
+        if not self._asked:
+            self._asked = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._asked = False
+        if self.calls:  # else they were a batch already
+            self._put(self)
+
+    def tell(self, futures: Sequence[Any], outcomes: list[Any]) -> None:
+        """Give each future its outcome, in the loop's own thread; from any thread."""
+        # Said before it is looked whether the loop was told, and told is taken back before it is looked what was said.
+        self._said.append((futures, outcomes))
+        if not self._told:
+            self._told = True
+            try:
+                self._loop.call_soon_threadsafe(self._hand_over)
+            except RuntimeError:  # closed: those who waited in it are gone
+                self._told = False
+                self._said.clear()
+
+    def _hand_over(self) -> None:
+        self._told = False
+        said = self._said
+        while said:
+            settle_futures(*said.popleft())
 
 
 class Slot:
@@ -70,44 +123,42 @@ class Job(Future[Any]):
                 self.set_result(outcome)
 
 
-def claimed(calls: Sequence[Call]) -> list[Call]:
+def claimed(calls: list[Call]) -> list[Call]:
     """The calls for which somebody still waits."""
     return [call for call in calls if (call[1].claim() if call[2] is None else not call[1].cancelled())]
 
 
-def settle(calls: Sequence[Call], outcomes: list[Any]) -> None:
+def settle(calls: list[Call], outcomes: list[Any]) -> None:
     """Give each call its outcome; one wake-up for each event loop, not for each call."""
-    while calls:
-        loop = calls[0][2]
-        others = [place for place, call in enumerate(calls) if call[2] is not loop]
-        mine, theirs = calls, outcomes
-        if others:
-            places = [place for place, call in enumerate(calls) if call[2] is loop]
-            mine, theirs = [calls[place] for place in places], [outcomes[place] for place in places]
-        if loop is None:
-            for (_, sink, _), outcome in zip(mine, theirs, strict=True):
-                sink.settle(portable(outcome) if isinstance(outcome, BaseException) else outcome)
-        else:
-            # A closed loop: those who waited in it are gone.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle_futures, mine, theirs)
-        calls, outcomes = [calls[place] for place in others], [outcomes[place] for place in others]
-
-
-def settle_futures(calls: Sequence[Call], outcomes: list[Any]) -> None:
-    """In the loop's own thread: give each future that is still wanted its outcome."""
-    for (_, future, _), outcome in zip(calls, outcomes, strict=True):
-        if future.done():
+    _, sinks, homes = zip(*calls, strict=True)
+    for home in set(homes):
+        mine, theirs = sinks, outcomes
+        if homes.count(home) < len(homes):
+            places = [place for place, other in enumerate(homes) if other is home]
+            mine, theirs = tuple(sinks[place] for place in places), [outcomes[place] for place in places]
+        if home is not None:
+            home.tell(mine, theirs)
             continue
-        if isinstance(outcome, BaseException):
-            future.set_exception(portable(outcome))
-        else:
-            future.set_result(outcome)
+        for sink, outcome in zip(mine, theirs, strict=True):
+            sink.settle(portable(outcome) if isinstance(outcome, BaseException) else outcome)
 
 
-def fail(calls: Sequence[Call], error: Exception) -> None:
+def settle_futures(futures: Sequence[Any], outcomes: list[Any]) -> None:
+    """In the loop's own thread: give each future that is still wanted its outcome."""
+    for future, outcome in zip(futures, outcomes, strict=True):
+        try:
+            if isinstance(outcome, BaseException):
+                future.set_exception(portable(outcome))
+            else:
+                future.set_result(outcome)
+        except FutureDone:  # its caller is gone
+            pass
+
+
+def fail(calls: list[Call], error: Exception) -> None:
     """Give all calls the same error; those already settled or not wanted keep what they have."""
-    settle(calls, [error] * len(calls))
+    if calls:
+        settle(calls, [error] * len(calls))
 
 
 def portable(error: BaseException) -> Exception:

@@ -73,15 +73,15 @@ class Batched(Generic[In, Out]):
             Exception: whatever the function raised or returned for this very input, or the context raised.
         """
         loop = get_running_loop()
-        future: asyncio.Future[Out] = loop.create_future()
-        # The calls of one turn of the loop are gathered, so that the queue's lock is taken once for all of them.
         runner = self._runner
-        turn = runner.turns.get(loop)
-        if turn is None:
-            turn = runner.new_turn(loop)
-        turn.append((item, future, loop))
-        if len(turn) >= runner.size:
-            runner.end_turn(loop)
+        home = runner.homes.get(loop) or runner.new_home(loop)
+        future: asyncio.Future[Out] = home.new_future()
+        calls = home.calls
+        if not calls:
+            home.begin()
+        calls.append((item, future, home))
+        if len(calls) >= runner.size:
+            runner.end_turn(home)
         return await future
 
     def call(self, item: In, timeout: float | None = None) -> Out:

@@ -18,23 +18,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching.batcher import Batcher
-from clipfleet.batching.calls import Call, claimed, fail, outcomes_of, portable, settle, settle_futures
+from clipfleet.batching.calls import Call, Home, claimed, fail, outcomes_of, portable, settle, settle_futures
 from clipfleet.batching.errors import Closed
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from clipfleet.batching.rule import BatchPolicy
     from clipfleet.batching.stage import BatcherStats
-
-
-class Turn(list[Call]):
-    """The calls made in one turn of an event loop, and when the first was made."""
-
-    def __init__(self, at: float) -> None:
-        super().__init__()
-        self.at = at
 
 
 class Runner:
@@ -53,7 +45,7 @@ class Runner:
         self._load = context
         self._arguments: tuple[Any, ...] | None = () if context is None else None
         self.size = policy.max_batch_size
-        self.turns: dict[AbstractEventLoop, Turn] = {}
+        self.homes: dict[AbstractEventLoop, Home] = {}
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ident: int | None = None
@@ -92,24 +84,21 @@ class Runner:
             self._queue_gathered()
         self._rouse()
 
-    def new_turn(self, loop: AbstractEventLoop) -> Turn:
-        """Gather the calls that are made in this turn of the running loop, and queue them at its end."""
-        for other in list(self.turns):
+    def new_home(self, loop: AbstractEventLoop) -> Home:
+        """Where the calls of the running loop are gathered."""
+        for other in list(self.homes):
             if other.is_closed():
-                self.turns.pop(other, None)
-        turn = self.turns[loop] = Turn(time.monotonic())
-        loop.call_soon(self.end_turn, loop)
-        return turn
+                self.homes.pop(other, None)
+        home = self.homes[loop] = Home(loop, self.end_turn)
+        return home
 
-    def end_turn(self, loop: AbstractEventLoop) -> None:
+    def end_turn(self, home: Home) -> None:
         """Queue the calls that were gathered; for which there is no room, gets `Full`."""
-        turn = self.turns.pop(loop, None)
-        if turn is None:
-            return
-        fitting, error = self.batcher.put_fitting(turn, enqueued_at=turn.at)
+        calls, home.calls = home.calls, []
+        fitting, error = self.batcher.put_fitting(calls, enqueued_at=home.calls_at)
         self._rouse()
         if error is not None:
-            settle_futures(turn[fitting:], [error] * (len(turn) - fitting))
+            settle_futures([call[1] for call in calls[fitting:]], [error] * (len(calls) - fitting))
 
     @property
     def is_current_thread(self) -> bool:
@@ -227,7 +216,7 @@ class Runner:
             self._queue_gathered()
             fail(self.batcher.drain(), portable(error))
 
-    def _run(self, calls: Sequence[Call], arguments: tuple[Any, ...]) -> None:
+    def _run(self, calls: list[Call], arguments: tuple[Any, ...]) -> None:
         """Run and settle the calls; if the function raises, halve until the guilty input stands alone.
 
         Halving and not one by one: one guilty input among 64 costs 12 runs more instead of 64, and all guilty ones
