@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from clipfleet.batching.errors import FunctionFailed, WrongCount
 
@@ -123,14 +123,40 @@ class Job(Future[Any]):
                 self.set_result(outcome)
 
 
-def claimed(calls: list[Call]) -> list[Call]:
+class Calls(NamedTuple):
+    """Calls side by side: what is done for each of many is then a step of Python's own loops."""
+
+    inputs: tuple[Any, ...]
+    sinks: tuple[Any, ...]
+    homes: tuple[Home | None, ...]
+
+    @staticmethod
+    def of(calls: Iterable[Call]) -> Calls:
+        """The same calls, at least one."""
+        return Calls(*zip(*calls, strict=True))
+
+    def part(self, places: slice) -> Calls:
+        """Some of them."""
+        return Calls(self.inputs[places], self.sinks[places], self.homes[places])
+
+
+def claimed(calls: list[Call]) -> Calls | None:
     """The calls for which somebody still waits."""
-    return [call for call in calls if (call[1].claim() if call[2] is None else not call[1].cancelled())]
+    found = Calls.of(calls)
+    home = found.homes[0]
+    if home is not None and found.homes.count(home) == len(calls):
+        gone = [future.cancelled() for future in found.sinks]
+    else:
+        gone = [not sink.claim() if home is None else sink.cancelled() for _, sink, home in calls]
+    if True not in gone:
+        return found
+    left = [call for call, is_gone in zip(calls, gone, strict=True) if not is_gone]
+    return Calls.of(left) if left else None
 
 
-def settle(calls: list[Call], outcomes: list[Any]) -> None:
+def settle(calls: Calls, outcomes: list[Any]) -> None:
     """Give each call its outcome; one wake-up for each event loop, not for each call."""
-    _, sinks, homes = zip(*calls, strict=True)
+    _, sinks, homes = calls
     for home in set(homes):
         mine, theirs = sinks, outcomes
         if homes.count(home) < len(homes):
@@ -158,7 +184,7 @@ def settle_futures(futures: Sequence[Any], outcomes: list[Any]) -> None:
 def fail(calls: list[Call], error: Exception) -> None:
     """Give all calls the same error; those already settled or not wanted keep what they have."""
     if calls:
-        settle(calls, [error] * len(calls))
+        settle(Calls.of(calls), [error] * len(calls))
 
 
 def portable(error: BaseException) -> Exception:

@@ -39,6 +39,9 @@ def choose(stages: Sequence[Stage[Any]], now: float, owed_s: float) -> Choice | 
         now: the time, monotonic seconds.
         owed_s: seconds of the device that bulk is owed, for the interactive batches that went before it.
     """
+    if len(stages) == 1:  # nothing to choose, and asked for each batch of a function in process
+        decision = stages[0].decide(now)
+        return Choice(stages[0], decision, passes=False) if isinstance(decision, Reason) else decision
     decisions = [(stage, stage.decide(now)) for stage in stages]
     due = [(stage, decision) for stage, decision in decisions if isinstance(decision, Reason)]
     if not due:

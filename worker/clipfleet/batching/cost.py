@@ -24,7 +24,7 @@ class RunCost:
     and taken as 0: an estimate too low makes a batch wait too little, one too high would make callers wait.
     """
 
-    __slots__ = ("_largest", "_late", "_n", "_nn", "_nt", "_ratio", "_runs", "_t", "_weight")
+    __slots__ = ("_largest", "_late", "_line", "_n", "_nn", "_nt", "_ratio", "_runs", "_t", "_weight")
 
     def __init__(self) -> None:
         self._runs = 0
@@ -35,6 +35,7 @@ class RunCost:
 
     def _forget_all(self) -> None:
         self._weight = self._n = self._nn = self._t = self._nt = 0.0
+        self._line: tuple[float, float] | None = None
 
     @property
     def runs(self) -> int:
@@ -60,18 +61,21 @@ class RunCost:
         self._nn = self._nn * FORGET + n * n
         self._t = self._t * FORGET + seconds
         self._nt = self._nt * FORGET + n * seconds
-        if self._weight * self._nn - self._n * self._n >= VARIED * self._weight * self._nn:
-            slope, constant = self.line() or (0.0, 0.0)
+        most = self._weight * self._nn
+        spread = most - self._n * self._n
+        self._line = slope, constant = self._fit(spread, most)
+        if spread >= VARIED * most:
             self._ratio = constant / slope if slope > 0 else math.inf
 
     def line(self) -> tuple[float, float] | None:
         """`(a, b)`: seconds an item and seconds a run; None before the first run."""
-        if not self._weight:
-            return None
-        spread = self._weight * self._nn - self._n * self._n
+        return self._line
+
+    def _fit(self, spread: float, most: float) -> tuple[float, float]:
+        """The line through what was observed; `spread` is the sizes' variance, which `most` is the bound of."""
         mean = self._t / self._weight
         # Relative, as rounding leaves a tiny spread where all sizes were the same.
-        if spread <= 1e-6 * self._weight * self._nn:
+        if spread <= 1e-6 * most:
             return 0.0, mean
         slope = (self._weight * self._nt - self._n * self._t) / spread
         if slope <= 0:
@@ -83,7 +87,7 @@ class RunCost:
 
     def estimate(self, n: int) -> float | None:
         """Seconds that a run of `n` items is expected to take; None before the first run."""
-        line = self.line()
+        line = self._line
         return None if line is None else line[0] * n + line[1]
 
     def most(self, seconds: float, ceiling: int) -> int:

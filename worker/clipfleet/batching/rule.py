@@ -278,9 +278,12 @@ class BatchQueue(Generic[T]):
             more = self._bulk.pull(bulk)
             taken = Taken(taken.items + more.items, taken.enqueued_at + more.enqueued_at)
         self._count -= interactive + bulk
-        lines = [line for line in (self._interactive, self._bulk) if line.items]
-        self._oldest = min((line.oldest_at for line in lines), default=math.inf)
-        self._barrier = min((line.barriers[0] for line in lines), default=0)
+        if self._count:
+            lines = [line for line in (self._interactive, self._bulk) if line.items]
+            self._oldest = min(line.oldest_at for line in lines)
+            self._barrier = min(line.barriers[0] for line in lines)
+        else:
+            self._oldest, self._barrier = math.inf, 0
         # Which of the past arrivals were siblings of the new first item is not kept; the last one stands for them.
         self._progress_at = max(self._progress_at, self._upstream.left_at)
         return taken

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching.batcher import Batcher
-from clipfleet.batching.calls import Call, Home, claimed, fail, outcomes_of, portable, settle, settle_futures
+from clipfleet.batching.calls import Call, Calls, Home, claimed, fail, outcomes_of, portable, settle, settle_futures
 from clipfleet.batching.errors import Closed
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Runner:
             return
         try:
             calls = claimed(batch.items)
-            if calls:
+            if calls is not None:
                 self._run(calls, self._arguments)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
             fail(batch.items, portable(error))
@@ -216,24 +216,25 @@ class Runner:
             self._queue_gathered()
             fail(self.batcher.drain(), portable(error))
 
-    def _run(self, calls: list[Call], arguments: tuple[Any, ...]) -> None:
+    def _run(self, calls: Calls, arguments: tuple[Any, ...]) -> None:
         """Run and settle the calls; if the function raises, halve until the guilty input stands alone.
 
         Halving and not one by one: one guilty input among 64 costs 12 runs more instead of 64, and all guilty ones
         less than twice as many. Each good half is settled as soon as it has run.
         """
+        count = len(calls.inputs)
         start = time.monotonic()
         try:
-            outcomes = outcomes_of(self._function([call[0] for call in calls], *arguments), len(calls))
+            outcomes = outcomes_of(self._function(list(calls.inputs), *arguments), count)
         except BaseException as error:  # noqa: BLE001  (also the SystemExit of one input is its own alone)
-            if len(calls) == 1:
+            if count == 1:
                 settle(calls, [error])
                 return
         else:
             seconds = time.monotonic() - start
             settle(calls, outcomes)
-            self.batcher.record_run(len(calls), seconds)
+            self.batcher.record_run(count, seconds)
             return
-        middle = len(calls) // 2
-        self._run(calls[:middle], arguments)
-        self._run(calls[middle:], arguments)
+        middle = count // 2
+        self._run(calls.part(slice(middle)), arguments)
+        self._run(calls.part(slice(middle, None)), arguments)

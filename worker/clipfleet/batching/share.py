@@ -25,6 +25,9 @@ class BulkShare:
             size: places of the batch.
             free: places that bulk may have beyond its share, if interactive items leave them.
         """
+        if not bulk:
+            self._credit = 0
+            return min(interactive, size), 0
         places = min(interactive, size)
         owed = self._owed(places, size, bulk)
         if places + owed > size:

@@ -170,6 +170,7 @@ class Stage(Generic[T]):
         """The next batch, entered into the books; `passes`: it goes before a bulk batch that is due."""
         if self.queue.interactive_at == math.inf:
             self.monitor.owed_s = 0.0
+        oldest_at = self.queue.oldest_at
         batch = Batch(self, now, reason, passes=passes)
         size = len(batch)
         self.in_flight += size
@@ -177,7 +178,8 @@ class Stage(Generic[T]):
         self._sizes[size] += 1
         # Clocks are read in several threads: what was enqueued "after now" has waited for nothing.
         self._wait_s += max(0.0, size * now - sum(batch.enqueued_at))
-        self._max_wait_s = max(self._max_wait_s, now - min(batch.enqueued_at))
+        if now - oldest_at > self._max_wait_s:  # else none of the batch can have waited longer
+            self._max_wait_s = max(self._max_wait_s, now - min(batch.enqueued_at))
         return batch
 
     def release(self, count: int, seconds: float | None, passed: bool) -> None:  # noqa: FBT001  (a batch's own)
