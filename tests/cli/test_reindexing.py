@@ -13,7 +13,7 @@ import pytest
 
 from clipfleet.cli.indexing import Plan
 from clipfleet.cli.reconciling import Verdict
-from clipfleet.cli.reindexing import Reindex, settle, switch_run
+from clipfleet.cli.reindexing import Reindex, begin, settle, switch_run
 from clipfleet.cli.run import Run
 from clipfleet.cli.settings import Flags, load
 from clipfleet.index import Manifest, Report, Sending, State
@@ -70,6 +70,33 @@ def test_given_a_run_killed_right_after_its_switch_when_run_again_then_it_knows_
     assert switched(lite, manifest, drop_old=True).agrees is True
     assert switched(lite, manifest).text.endswith("'old' is kept (gone, the new one 1 rows)")
     assert store.count("live") == 1
+
+
+@pytest.mark.parametrize(
+    "by", ["a run that began later", "somebody who wants the old one back"], ids=["a later run", "the way back"]
+)
+def test_given_an_alias_switched_by_others_when_a_killed_run_goes_on_then_it_leaves_that_alone(
+    lite, store, manifest, by
+):
+    # Given a run that was killed, before its switch or after it
+    run = Run("index", Flags(milvus_uri=lite.uri))
+    begin(run, load(run.flags, {}), Plan(), Reindex("live", "begun"), manifest)
+    if by == "somebody who wants the old one back":
+        assert switched(lite, manifest).agrees is True
+        theirs = "old"
+    else:
+        theirs = "newer"
+        store.ensure_collection(theirs, fingerprint="f", dimension=2)
+    store.switch("live", theirs)
+
+    verdict = switched(lite, manifest, drop_old=True)
+
+    said = f"NOT switched: somebody has let 'live' stand for '{theirs}' since this run began"
+    assert (verdict.agrees, verdict.text.startswith(said)) == (False, True), verdict.text
+    assert store.describe("live").name == theirs
+    assert store.count("old") == 1
+    store.switch("live", "old")
+    store.drop("newer")
 
 
 def failed(count):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
-from clipfleet.store import Row, Store, StoreConfig
+from clipfleet.store import Field, Row, Store, StoreConfig, retrying
 from store.conftest import DIMENSION
 
 if TYPE_CHECKING:
@@ -64,20 +66,16 @@ def test_given_an_alias_switched_under_workers_when_they_go_on_then_no_vector_me
 ) -> None:
     alias, one, two = pair
     store.switch(alias, one)
-    now = [0.0]
-    worker = Store(StoreConfig(uri, consistency="Strong", recheck_s=10), clock=lambda: now[0])
+    worker = Store(StoreConfig(uri, consistency="Strong", recheck_s=1e9))
     worker.ensure_collection(alias, fingerprint="model-a", dimension=DIMENSION)
     assert found(worker, alias, "model-a") == ["model-a"]
 
     assert store.switch(alias, two) == one
 
-    # What it knows of the alias is some seconds old: it goes on with what the alias stood for.
-    assert worker.upsert(alias, [Row("late", unit(2))]) == [None]
+    # What it knows of the alias is some seconds old: a search goes on with what it stood for, a row is for what it is.
     assert found(worker, alias, "model-a") == ["model-a"]
-    assert (store.count(one), store.count(two)) == (2, 1)
-    now[0] = 11.0
     for call in (
-        lambda: worker.upsert(alias, [Row("later", unit(3))]),
+        lambda: worker.upsert(alias, [Row("late", unit(2))]),
         lambda: worker.search(alias, unit(0)[None], fingerprint="model-a", limit=1),
     ):
         with pytest.raises(RequestFailed, match=r"belongs to model model-b") as error:
@@ -86,6 +84,36 @@ def test_given_an_alias_switched_under_workers_when_they_go_on_then_no_vector_me
     assert found(worker, alias, "model-b") == ["model-b"]
     assert store.count(two) == 1
     worker.close()
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_given_an_alias_switched_when_a_worker_goes_on_writing_then_each_row_is_in_what_it_stands_for(
+    store: Store, uri: str, pair: tuple[str, str, str], *, dropped: bool
+) -> None:
+    alias, one, _ = pair
+    store.switch(alias, one)
+    worker = Store(StoreConfig(uri, recheck_s=1e9))
+    worker.ensure_collection(alias, fingerprint="model-a", dimension=DIMENSION)
+    assert worker.upsert(alias, [Row("early", unit(1))]) == [None]
+    new = f"{one}_new"
+    store.ensure_collection(new, fingerprint="model-a", dimension=DIMENSION, fields=[Field("year", "int")])
+    assert store.switch(alias, new) == one
+    if dropped:
+        store.drop(one)
+
+    written = retrying(
+        lambda: worker.upsert(alias, [Row("late", unit(2), {"year": 1999}), Row("none", unit(3), {"year": "old"})]),
+        deadline=time.monotonic() + 30,
+        stop=Event(),
+    )
+
+    # By the columns of the new one, too.
+    assert [error and error.code for error in written] == [None, ErrorCode.BAD_REQUEST]
+    assert store.present(new, ["early", "late", "none"]) == {"late"}
+    assert store.count(new, "year < 2000") == 1
+    worker.close()
+    store.switch(alias, pair[2])
+    store.drop(new)
 
 
 def test_given_an_old_collection_dropped_behind_its_alias_when_read_then_the_new_one_answers_at_once(

@@ -99,6 +99,26 @@ def test_given_an_unforeseen_error_when_it_comes_again_and_again_then_the_shard_
     assert task.stored["task"][0] == "FAILURE"
 
 
+def test_given_columns_that_cannot_be_made_when_the_first_step_comes_then_it_waits_or_the_shard_ends(runs, monkeypatch):
+    stepping(monkeypatch, lambda step: pytest.fail("no picture may be sent: workers would make it without columns"))
+    said = iter(
+        [error_for(ErrorCode.STORE_FAILED), error_for(ErrorCode.BAD_REQUEST, "collection c declares no fields")]
+    )
+
+    def declared(_plan):
+        raise next(said)
+
+    monkeypatch.setattr(corpus, "declare_columns", declared)
+    with pytest.raises(Retry):
+        corpus.index_shard(Task(), "r", 0, 0)
+    assert (runs.shards("r", 1)[0].ended, runs.is_running("r")) == ("", True)
+    runs.release("r", 0, runs.shards("r", 1)[0].owner, turn=0)
+    task = Task()
+    corpus.index_shard(task, "r", 0, 0)
+    state, error = task.stored["task"]
+    assert (state, "c declares no fields" in str(error)) == ("FAILURE", True)
+
+
 def test_given_a_revoked_run_when_progress_comes_late_then_the_revocation_stays_to_be_seen(runs):
     class Late(Task):
         def store_result(self, task, result, state):

@@ -50,6 +50,18 @@ def test_given_a_finished_run_when_asked_for_then_only_a_new_task_begins_it_anew
     assert (known.tasks, is_new, runs.shards(name, 2)[0].indexed, runs.done(name, 0)) == (["another"], True, 0, set())
 
 
+def test_given_a_run_that_was_begun_anew_when_the_first_tasks_message_comes_again_then_it_gets_what_it_got(runs, run):
+    assert runs.begin("asked", PLAN, "twin")[0] == run
+    runs.end(run, FINISHED)
+    newer = runs.begin("asked", PLAN, "another")[0]
+    for task, its in (("task", run), ("twin", run), ("another", newer), ("task", run)):
+        name, known, is_new = runs.begin("asked", PLAN, task)
+        assert (name, task in known.tasks, is_new) == (its, True, False)
+        assert runs.find("asked", task) == (its, known)
+    runs.end(newer, FINISHED)
+    assert runs.find("asked", "a third") is None
+
+
 def test_given_what_is_left_of_the_run_before_when_begun_anew_then_it_changes_nothing_of_it(runs, run):
     shard, _ = runs.claim(run, 0, 0, "slow")
     runs.end(run, FINISHED)

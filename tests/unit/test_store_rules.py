@@ -23,9 +23,10 @@ from clipfleet.store import (
     retry_delay,
     retrying,
 )
-from clipfleet.store.catalog import Spec, choose_index, read_description
+from clipfleet.store.catalog import choose_index
 from clipfleet.store.retry import Verdict, classify, unavailable
 from clipfleet.store.rows import CHUNK_BYTES, Encoded, chunks, encode_rows
+from clipfleet.store.spec import Spec, read_description
 from clipfleet.store.types import check_collection_name
 
 

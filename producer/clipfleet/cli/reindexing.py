@@ -3,7 +3,10 @@
 The new collection's name is in the manifest before the first picture is sent, so that a killed run goes on with it.
 Once the alias is switched, the manifest becomes that of ordinary runs into the alias::
 
-    (nothing) --begin--> INTO = new --index, reconcile--> BEFORE = old --switch--> settle: INTO, BEFORE = ""
+    (nothing) --begin--> INTO = new, STOOD = old --index, reconcile--> BEFORE = old --switch--> STOOD = new
+              --settle--> INTO, BEFORE, STOOD = ""
+
+An alias that stands for neither STOOD nor INTO was switched by somebody else since, and is left as it is.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["Reindex", "begin", "reindexing", "settle", "switch_run"]
 
 _BEFORE: Final = "before"  # in the manifest: what the alias stood for before it was switched
+_STOOD: Final = "stood"  # what the alias is known to have stood for last; "" = unknown
+_NOTHING: Final = "-"  # no collection's name
 _PATIENCE_S: Final = 60.0
 
 
@@ -108,6 +113,7 @@ def begin(run: Run, settings: Settings, plan: Plan, asked: Reindex, manifest: Ma
                 # Of an earlier reindexing, which has come to its end: nothing of that is in this one's collection.
                 manifest.clear()
             manifest.tell(INTO, new)
+            manifest.tell(_STOOD, _NOTHING if old is None else old.name)
             manifest.flush()
         # Those of the old collection too: filters on them would be slow all at once.
         kept = {} if old is None else {field.name: field.type for field in old.fields}
@@ -157,7 +163,13 @@ def switch_run(
         return Verdict(False, f"NOT switched: {asked.alias!r} is as it was, since {doubt}")
     try:
         with opened(settings) as store:
-            old = _switched(store, asked.alias, new, manifest)
+            old, other = _switched(store, asked.alias, new, manifest)
+            if other:
+                return Verdict(
+                    False,
+                    f"NOT switched: somebody has let {asked.alias!r} stand for {other} since this run"
+                    " began; leave it so, or begin another one with --fresh",
+                )
             text = f"{asked.alias!r} stands for {new!r} now"
             if not old:
                 return Verdict(True, text)
@@ -194,17 +206,25 @@ def _doubt(asked: Reindex, report: Report, found: Verdict | None, unseen: str) -
     return "" if whole else "the new collection does not hold all that was indexed: run it again"
 
 
-def _switched(store: Store, alias: str, new: str, manifest: Manifest) -> str:
-    """Switch; what the alias stood for before. A run that was killed after its switch finds that in the manifest."""
+def _switched(store: Store, alias: str, new: str, manifest: Manifest) -> tuple[str, str]:
+    """Switch; what the alias stood for before, and what it was given by somebody else, where it is left alone.
+
+    A run that was killed after its switch finds the first in the manifest.
+    """
     from clipfleet.store import retrying  # noqa: PLC0415  imports numpy
 
-    def switch() -> str:
-        before = store.describe(alias)
-        if before is None or before.name != new:
-            manifest.tell(_BEFORE, "" if before is None else before.name)
+    def switch() -> tuple[str, str]:
+        found = store.describe(alias)
+        stands = _NOTHING if found is None else found.name
+        if stands != new:
+            if manifest.told(_STOOD) not in {"", stands}:
+                return "", "nothing" if found is None else repr(stands)
+            manifest.tell(_BEFORE, "" if found is None else stands)
             manifest.flush()
             store.switch(alias, new)
-        return manifest.told(_BEFORE)
+        manifest.tell(_STOOD, new)
+        manifest.flush()
+        return manifest.told(_BEFORE), ""
 
     return retrying(switch, deadline=time.monotonic() + _PATIENCE_S, stop=Event())
 
@@ -231,8 +251,8 @@ def settle(run: Run, asked: Reindex, path: Path) -> None:
     """After the switch: what the manifest knows is known of the alias' collection, for runs without ``--reindex``."""
     try:
         with Manifest(path) as manifest:
-            manifest.tell(INTO, "")
-            manifest.tell(_BEFORE, "")
+            for noted in (INTO, _BEFORE, _STOOD):
+                manifest.tell(noted, "")
             if manifest.told(WHERE):
                 manifest.tell(WHERE, f"collection {asked.alias}")
         if asked.afterwards is not None:

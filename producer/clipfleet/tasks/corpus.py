@@ -18,8 +18,10 @@ from celery.exceptions import BackendError, Ignore
 from kombu.exceptions import OperationalError
 
 from clipfleet.index.sources import SourceError
+from clipfleet.index.typed import FIELD_TYPES
 from clipfleet.schemas.errors import RequestFailed
 from clipfleet.tasks.fleet import bulk_client
+from clipfleet.tasks.milvus import declare_columns, stood
 from clipfleet.tasks.plan import Plan, digest, make_plan
 from clipfleet.tasks.results import show
 from clipfleet.tasks.runs import LEASE_MS, Lost, Runs
@@ -63,13 +65,14 @@ def runs() -> Runs:
     return Runs(redis.Redis.from_url(fleet.redis_url, socket_timeout=10), fleet.keys)
 
 
-def index_corpus(
+def index_corpus(  # noqa: PLR0913 - what the task takes, all by name
     self: Any,
     sources: list[str] | str,
     collection: str = "images",
     *,
     shards: int = 4,
     columns: dict[str, str] | None = None,
+    fields: dict[str, str] | None = None,
     key: str | None = None,
     step_s: float = 20.0,
     patience_s: float = 12 * 3600.0,
@@ -82,7 +85,8 @@ def index_corpus(
         collection: where the rows go.
         shards: how many chains of steps share the work, at most 256.
         columns: of tables: ``url``, ``path``, ``id``, ``root``.
-        key: runs of one key are one run while it goes on; None = made of sources, collection and columns.
+        fields: metadata keys by type (int, float, bool, str) that the collection keeps in columns (``MILVUS_URI``).
+        key: runs of one key are one run while it goes on; None = made of sources, collection, columns and fields.
         step_s: seconds for which a step sends.
         patience_s: seconds for which nobody may take a shard's pictures before it gives up.
 
@@ -90,9 +94,10 @@ def index_corpus(
         Ignore: the run goes on; its steps keep this task's state.
         ValueError: a source or an option that cannot be; ``FileNotFoundError`` for one that is not there.
     """
-    asked = {"key": key} if key is not None else {"sources": sources, "collection": collection, "columns": columns}
+    asked = {"sources": sources, "collection": collection, "columns": columns} | ({"fields": fields} if fields else {})
     options = {"shards": shards, "columns": columns or {}, "step_s": step_s, "patience_s": patience_s}
-    _begin(self, asked, sources, collection=collection, **options)
+    asked = asked if key is None else {"key": key}
+    _begin(self, asked, sources, collection=collection, fields=fields or {}, **options)
 
 
 def reindex(  # noqa: PLR0913 - what the task takes, all by name
@@ -104,6 +109,7 @@ def reindex(  # noqa: PLR0913 - what the task takes, all by name
     max_failed: float = 0.01,
     shards: int = 4,
     columns: dict[str, str] | None = None,
+    fields: dict[str, str] | None = None,
     step_s: float = 20.0,
     patience_s: float = 12 * 3600.0,
 ) -> None:
@@ -113,28 +119,28 @@ def reindex(  # noqa: PLR0913 - what the task takes, all by name
         self: the task.
         sources: as ``index_corpus`` has them, and so are the options that are not named here.
         alias: what searches name. It stands for the old collection until then, which is kept.
-        collection: the new one; None = the alias and a part of this task's id.
+        collection: the new one, which must not be there; None = the alias and a part of this task's id.
         max_failed: where a larger part of the pictures failed the alias is left as it is.
         shards: as above.
         columns: as above.
+        fields: as above; the old collection's columns are carried over besides.
         step_s: as above.
         patience_s: as above.
 
     Raises:
         Ignore: as above.
-        ValueError: as above; no ``MILVUS_URI``, which the switch needs.
+        ValueError: as above; no ``MILVUS_URI``, which the switch needs; the alias' name is a collection's, or the new
+            collection is there.
     """
-    if not settings().fleet.milvus_uri:
-        raise ValueError("reindex needs MILVUS_URI in this Celery worker's environment")
     if not _is_name(alias) or not _is_number(max_failed) or not 0 <= max_failed <= 1:
         raise ValueError("reindex needs an alias, and max_failed is 0 to 1")
-    asked = {"alias": alias, "sources": sources, "columns": columns}
+    asked = {"alias": alias, "sources": sources, "columns": columns} | ({"fields": fields} if fields else {})
     options = {"shards": shards, "columns": columns or {}, "step_s": step_s, "patience_s": patience_s}
     new = collection or f"{alias}_{self.request.id[:8]}"
     if new == alias:
         # Searches would see half of it, or the alias' name be a collection's for ever.
         raise ValueError(f"collection is the new one, and needs another name than the alias {alias!r}")
-    _begin(self, asked, sources, collection=new, alias=alias, max_failed=max_failed, **options)
+    _begin(self, asked, sources, collection=new, alias=alias, max_failed=max_failed, fields=fields or {}, **options)
 
 
 def _begin(task: Any, asked: dict[str, Any], sources: list[str] | str, **options: Any) -> None:
@@ -143,6 +149,9 @@ def _begin(task: Any, asked: dict[str, Any], sources: list[str] | str, **options
     _check(names, **options)
     try:
         plan = make_plan(names, settings().sources_root, settings().sources_addresses, **options)
+        # What there is of a run that goes on is that run's own.
+        if runs().find(digest(asked), task.request.id) is None:
+            plan = _with_columns(task, plan)
     except SourceError as error:
         # A caller without clipfleet gets the class that it can name.
         raise ValueError(str(error)) from None
@@ -155,6 +164,20 @@ def _begin(task: Any, asked: dict[str, Any], sources: list[str] | str, **options
     with suppress(RequestFailed):  # the step of a shard that has ended sees to it
         show(task.app, runs(), run)
     raise Ignore
+
+
+def _with_columns(task: Any, plan: Plan) -> Plan:
+    """What Milvus must know, or tell, before a run begins. Where it is away the task comes again."""
+    try:
+        if plan.alias:
+            return stood(plan)  # the columns wait for the first step: this message may come twice
+        declare_columns(plan)
+    except RequestFailed as error:
+        if not error.retryable:
+            raise ValueError(error.message) from None
+        tries = int(plan.patience_s / _STALLED_S)
+        raise task.retry(countdown=_STALLED_S, max_retries=tries, exc=RuntimeError(str(error))) from None
+    return plan
 
 
 def index_shard(self: Any, run: str, number: int, turn: int) -> None:
@@ -188,6 +211,11 @@ def _step(self: Any, run: str, number: int, turn: int) -> None:
         _log.warning("run %s, shard %d: somebody else goes on with it", run, number)
     except AWAY:
         raise  # nothing that the shard is to blame for
+    except RequestFailed as error:
+        _log.warning("run %s, shard %d: %s", run, number, error)
+        if error.retryable:
+            raise self.retry(countdown=_STALLED_S, max_retries=None) from None
+        runs().release(run, number, owner, turn=turn, ended=error.message)
     except Exception as error:  # noqa: BLE001 - whatever it is: a shard that nobody ends would be waited for for ever
         _log.exception("run %s, shard %d: unforeseen", run, number)
         if self.request.retries < _MOST_RETRIES:
@@ -199,6 +227,8 @@ def _step(self: Any, run: str, number: int, turn: int) -> None:
 def _run_step(app: Any, run: str, number: int, shard: Shard, known: Run, keeper: Keeper) -> None:
     plan = Plan.of(known.plan)
     root = settings().sources_root
+    if shard.turn == 0:
+        declare_columns(plan)
     step = Step(plan=plan, runs=runs(), run=run, number=number, shard=shard, root=root, stop=keeper.stop)
     step.run(bulk_client(), lambda: show(app, runs(), run))
     now = runs().now_ms()
@@ -265,8 +295,12 @@ def _ask_again(app: Any, run: str, known: Run, quiet_ms: int) -> int:
     return sent
 
 
-def _check(names: Any, *, collection: Any, shards: Any, columns: Any, step_s: Any, patience_s: Any, **_: Any) -> None:
+def _check(
+    names: Any, *, collection: Any, shards: Any, columns: Any, fields: Any, step_s: Any, patience_s: Any, **more: Any
+) -> None:
     """Refuse what JSON can hold and no run can be: else each step, or each picture, would fail of it."""
+    if (fields or more.get("alias")) and not settings().fleet.milvus_uri:
+        raise ValueError("reindex and fields need MILVUS_URI in this Celery worker's environment")
     if not names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("sources is a list of names")
     if not _is_name(collection):
@@ -275,6 +309,8 @@ def _check(names: Any, *, collection: Any, shards: Any, columns: Any, step_s: An
         raise ValueError(f"shards is 1 to {_MOST_SHARDS}, not {shards!r}")
     if not isinstance(columns, dict) or not all(isinstance(value, str) for value in columns.values()):
         raise ValueError("columns is a map of names")
+    if not isinstance(fields, dict) or not all(kind in FIELD_TYPES for kind in map(str, fields.values())):
+        raise ValueError(f"fields is a map of names to types: {', '.join(FIELD_TYPES)}")
     if not _is_number(step_s) or not 0 < step_s <= 120:
         raise ValueError(f"step_s is above 0 and at most 120 seconds, not {step_s!r}")
     if not _is_number(patience_s) or not patience_s > 0:

@@ -23,7 +23,7 @@ class RunKeys:
         return f"{self.queue.base}index:runs"
 
     def asked(self, digest: str) -> str:
-        """String: the run that was last made for what was asked for."""
+        """String: the run that was last made for what was asked for, or that a task got who asked."""
         return f"{self.queue.base}index:asked:{digest}"
 
     def run(self, run: str) -> str:

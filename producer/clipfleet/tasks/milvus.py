@@ -1,19 +1,22 @@
-"""What a few tasks ask Milvus itself: how many rows there are, and to let an alias stand for another collection."""
+"""What a few tasks ask Milvus itself: how many rows there are, a collection's columns, an alias, and its switch."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from clipfleet.cli.declaring import declare
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.tasks.settings import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clipfleet.store import Store
+    from clipfleet.store import Field, Store
+    from clipfleet.tasks.plan import Plan
 
-__all__ = ["opened", "switched"]
+__all__ = ["declare_columns", "opened", "stood", "switched"]
 
 
 @contextmanager
@@ -40,6 +43,46 @@ def opened() -> Iterator[Store]:
         store.close()
 
 
+def stood(plan: Plan) -> Plan:
+    """The plan of a reindexing that begins, with the typed columns of what the alias stands for, and with its name.
+
+    Raises:
+        ValueError: the alias' name is a collection's; the new collection is there already, and would be mixed with.
+        RequestFailed: ``bad_request``: no collection can have such a column; and as ``opened`` has it.
+    """
+    with opened() as store:
+        old = store.describe(plan.alias)
+        if old is not None and old.name == plan.alias:
+            raise ValueError(f"{plan.alias!r} is a collection itself, and Milvus gives no alias the name of one")
+        if store.describe(plan.collection) is not None:
+            raise ValueError(f"there is a collection or alias {plan.collection!r} already: name one that is not there")
+    kept = {} if old is None else {field.name: str(field.type) for field in old.fields}
+    plan = replace(plan, fields={**kept, **plan.fields}, before="" if old is None else old.name)
+    _columns(plan)
+    return plan
+
+
+def declare_columns(plan: Plan) -> None:
+    """Make the plan's collection with its typed columns, if it has any; nothing happens where it is there with them.
+
+    Workers would make it at the first row, without columns, and it never gets any afterwards.
+
+    Raises:
+        RequestFailed: ``bad_request``: it is there without them, or no collection can have them; ``model_mismatch``;
+            ``unavailable``: no worker has ever said which model it is; and as ``opened`` has it.
+    """
+    if not plan.fields:
+        return
+    with opened() as store:
+        declare(store, settings().fleet, plan.collection, _columns(plan))
+
+
+def _columns(plan: Plan) -> list[Field]:
+    from clipfleet.store import Field  # noqa: PLC0415  numpy: few need it
+
+    return [Field(name, kind) for name, kind in plan.fields.items()]  # type: ignore[arg-type]
+
+
 def switched(plan: dict[str, Any], done: dict[str, Any], gave_up: list[str]) -> dict[str, Any]:
     """Let the run's alias stand for its collection, if it has one and the run went well; what the result says of it.
 
@@ -54,16 +97,32 @@ def switched(plan: dict[str, Any], done: dict[str, Any], gave_up: list[str]) -> 
     alias = plan["alias"]
     if not alias:
         return {}
-    if why := "; ".join(gave_up) or _doubt(plan, done):
-        return {"alias": alias, "switched": False, "why": why}
-    try:
-        with opened() as store:
-            before = store.switch(alias, plan["collection"])
-    except RequestFailed as error:
-        if error.retryable:
-            raise
-        return {"alias": alias, "switched": False, "why": error.message}
-    return {"alias": alias, "switched": True, "before": before}
+    why, before = "; ".join(gave_up) or _doubt(plan, done), ""
+    if not why:
+        try:
+            with opened() as store:
+                why, before = _switch(store, alias, plan["collection"], plan.get("before"))
+        except RequestFailed as error:
+            if error.retryable:
+                raise
+            why = error.message
+    return (
+        {"alias": alias, "switched": False, "why": why} if why else {"alias": alias, "switched": True, "before": before}
+    )
+
+
+def _switch(store: Store, alias: str, new: str, before: str | None) -> tuple[str, str]:
+    """(why the alias was left alone, or nothing; what it stood for).
+
+    Another run that began later may have come to its end earlier: its collection is the newer one.
+    """
+    found = store.describe(alias)
+    stands = "" if found is None else found.name
+    if stands == new:
+        return "", before or ""  # whoever switched it was killed before it could say so
+    if before is not None and stands != before:
+        return f"{alias!r} stands for {stands!r} by now, which somebody has switched it to since this run began", ""
+    return "", store.switch(alias, new)
 
 
 def _doubt(plan: dict[str, Any], done: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +17,14 @@ from clipfleet.index.sources.remote import is_remote, remote_files
 from clipfleet.index.sources.tar import TAR_SUFFIXES
 from clipfleet.index.sources.video import VIDEO_SUFFIXES
 from clipfleet.index.sources.zip import ZIP_SUFFIXES
+from clipfleet.index.typed import typed
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from clipfleet.index.sources import Event, Source
+    from clipfleet.index.typed import Typed
 
 __all__ = ["Plan", "Unit", "digest", "identity", "is_digest", "make_plan"]
 
@@ -56,6 +58,8 @@ class Plan:
         patience_s: how long a shard may stand still, because nobody takes its pictures, before it gives up.
         alias: what shall stand for the collection in the end; empty = nothing.
         max_failed: unless more than this part of the pictures failed.
+        fields: metadata keys of declared types, for which the collection has columns.
+        before: what the alias stood for when the run began; empty = nothing, None = unknown.
     """
 
     units: tuple[Unit, ...]
@@ -66,6 +70,8 @@ class Plan:
     patience_s: float
     alias: str = ""
     max_failed: float = 0.0
+    fields: dict[str, str] = field(default_factory=dict)
+    before: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept."""
@@ -81,14 +87,14 @@ class Plan:
         """What a shard reads, in order."""
         return [unit for number, unit in enumerate(self.units) if not unit.whole or number % self.shards == shard]
 
-    def opened(self, unit: Unit, root: Path) -> list[Source]:
+    def opened(self, unit: Unit, root: Path) -> list[Typed]:
         """The sources of a unit.
 
         Raises:
             FileNotFoundError: one is gone.
             SourceError: a table has other columns than before.
         """
-        return _opened(unit, self.columns, root)
+        return typed(_opened(unit, self.columns, root), self.fields)
 
     def events(self, unit: Unit, shard: int, root: Path) -> Generator[Event]:
         """What ``unit`` holds for ``shard``; names that nothing has any more are failures.

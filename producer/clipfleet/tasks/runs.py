@@ -1,6 +1,7 @@
 """Runs of ``index_corpus`` as the fleet's Redis keeps them, so that any Celery worker may go on with any shard.
 
-``index:asked:<digest>``     string: the run that was last made for what was asked for
+``index:asked:<digest>``     string: the run that was last made for what was asked for; and, where the digest is of
+                             that and of a Celery task's id, the run that this very task got
 ``index:<run>``              JSON: the plan, the Celery task ids that watch it, its state
 ``index:<run>:<n>``          JSON: one shard (``Shard``)
 ``index:<run>:<n>:done``     string: eight bytes for each item of the shard's current unit that is done
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from clipfleet.tasks.eta import Pace
 from clipfleet.tasks.failures import keep, page
 from clipfleet.tasks.keys import RunKeys
+from clipfleet.tasks.plan import digest
 from clipfleet.tasks.state import RUNNING, Run, Shard
 
 if TYPE_CHECKING:
@@ -66,36 +68,59 @@ class Runs:
         Args:
             asked: digest of what makes two calls the same.
             plan: for a new run.
-            task: Celery id of the caller. Its message may come twice: then it gets what it got.
+            task: Celery id of the caller. Its message may come twice, also when what it asked for has been begun anew
+                since: then it gets what it got.
         """
         now = self.now_ms()
-        pointer = self._keys.asked(asked)
 
         def attempt(pipe: redis.client.Pipeline) -> tuple[str, Run, bool]:
-            run = cast("bytes", pipe.get(pointer) or b"").decode()
-            pipe.watch(self._keys.run(run))  # type: ignore[no-untyped-call]
-            raw = cast("bytes | None", pipe.get(self._keys.run(run)))
+            found = self._find(pipe, asked, task)
             pipe.multi()
-            known = Run(**json.loads(raw)) if raw else None
-            if known is not None and (known.state == RUNNING or task in known.tasks):
-                if task not in known.tasks:
-                    known.tasks.append(task)
-                self._put(pipe, self._keys.run(run), known)
-                return run, known, False
-            made = Run(plan, [task], now, asked=asked)
-            return self._make(pipe, made), made, True
+            if found is None:
+                made = Run(plan, [task], now, asked=asked)
+                return self._make(pipe, made), made, True
+            run, known = found
+            if task not in known.tasks:
+                known.tasks.append(task)
+            pipe.set(self._own(asked, task), run, ex=TTL_S)
+            self._put(pipe, self._keys.run(run), known)
+            return run, known, False
 
-        return self._transaction(pointer, attempt)
+        return self._transaction(self._keys.asked(asked), attempt)
+
+    def find(self, asked: str, task: str) -> tuple[str, Run] | None:
+        """What ``begin`` would join; None where it would make a new run."""
+        with self._redis.pipeline() as pipe:
+            pipe.watch(self._keys.asked(asked))  # type: ignore[no-untyped-call]
+            return self._find(pipe, asked, task)
+
+    def _find(self, pipe: redis.client.Pipeline, asked: str, task: str) -> tuple[str, Run] | None:
+        own = self._own(asked, task)
+        for place in (own, self._keys.asked(asked)):
+            run = cast("bytes", pipe.get(place) or b"").decode()
+            pipe.watch(place, self._keys.run(run))  # type: ignore[no-untyped-call]
+            raw = cast("bytes | None", pipe.get(self._keys.run(run)))
+            known = Run(**json.loads(raw)) if raw else None
+            if known is not None and (place == own or known.state == RUNNING or task in known.tasks):
+                return run, known
+        return None
+
+    def _own(self, asked: str, task: str) -> str:
+        return self._keys.asked(digest([asked, task]))
 
     def _make(self, pipe: redis.client.Pipeline, made: Run) -> str:
         run = secrets.token_hex(10)
-        pipe.set(self._keys.asked(made.asked), run, ex=TTL_S)
+        for pointer in self._pointers(made):
+            pipe.set(pointer, run, ex=TTL_S)
         self._put(pipe, self._keys.run(run), made)
         pipe.sadd(self._keys.all, run)
         pipe.expire(self._keys.all, TTL_S)
         for number in range(made.plan["shards"]):
             self._put(pipe, self._keys.shard(run, number), Shard(moved_ms=made.began_ms, asked_ms=made.began_ms))
         return run
+
+    def _pointers(self, known: Run) -> list[str]:
+        return [self._keys.asked(known.asked), *(self._own(known.asked, task) for task in known.tasks)]
 
     def get(self, run: str) -> Run | None:
         """A run; None for one that is not known (any more)."""
@@ -225,8 +250,8 @@ class Runs:
 
         known = self.get(run)
         if known is not None and known.state == RUNNING:
-            # A run may take weeks, and nobody writes these two meanwhile.
-            for key in (self._keys.run(run), self._keys.asked(known.asked)):
+            # A run may take weeks, and nobody writes these meanwhile.
+            for key in (self._keys.run(run), *self._pointers(known)):
                 self._redis.expire(key, TTL_S)
             return self._change(self._keys.shard(run, number), change)
         return False

@@ -21,10 +21,11 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from clipfleet.schemas.errors import ErrorCode, error_for
-from clipfleet.store.catalog import Catalog, Spec
+from clipfleet.store.catalog import Catalog
 from clipfleet.store.connection import Connection, Refused
 from clipfleet.store.retry import StoreUnavailable, retrying
 from clipfleet.store.scan import COUNT
+from clipfleet.store.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

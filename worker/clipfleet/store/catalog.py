@@ -1,59 +1,27 @@
-"""Collections: made, described, checked against a fingerprint, loaded; and what is known of them, for a while.
-
-Fingerprint, metric and declared fields are kept as JSON in the collection's property ``clipfleet``, and in its
-description too: Lite drops descriptions, and a server's other tools show them.
-"""
+"""Collections: made, described, checked against a fingerprint, loaded; and what is known of them, for a while."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.store.connection import Connection, Refused
 from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import MAX_STR_FIELD_BYTES
-from clipfleet.store.types import (
-    MAX_ID_BYTES,
-    METRIC,
-    CollectionInfo,
-    Field,
-    StoreConfig,
-    check_collection_name,
-)
+from clipfleet.store.spec import PROPERTY, Spec, missing, problem_with, read_description, told
+from clipfleet.store.types import MAX_ID_BYTES, METRIC, CollectionInfo, StoreConfig, check_collection_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-__all__ = ["Catalog", "Spec", "choose_index", "mismatch"]
+__all__ = ["Catalog", "choose_index"]
 
 T = TypeVar("T")
 
-PROPERTY: Final = "clipfleet"
 FLAT_ROWS: Final = 50_000  # exact search stays below about 40 ms up to there, on Lite with 512 dimensions
 _HNSW: Final = {"M": 16, "efConstruction": 200}
-_MAX_DIMENSION: Final = 32_768
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What a worker wants a collection to be."""
-
-    name: str
-    fingerprint: str
-    dimension: int
-    fields: tuple[Field, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_collection_name(self.name)
-        if not self.fingerprint or not 1 <= self.dimension <= _MAX_DIMENSION:
-            text = f"collection {self.name}: a fingerprint and 1 to {_MAX_DIMENSION} dimensions are needed"
-            raise error_for(ErrorCode.BAD_REQUEST, text)
-        if len({field.name for field in self.fields}) != len(self.fields):
-            raise error_for(ErrorCode.BAD_REQUEST, f"collection {self.name}: a field is declared twice")
 
 
 def choose_index(config: StoreConfig, *, lite: bool) -> str:
@@ -66,15 +34,6 @@ def choose_index(config: StoreConfig, *, lite: bool) -> str:
     if config.expected_rows:
         return "FLAT" if config.expected_rows <= FLAT_ROWS else "HNSW"
     return "FLAT" if lite else "HNSW"
-
-
-def mismatch(info: CollectionInfo, fingerprint: str) -> RequestFailed | None:
-    """The ``model_mismatch`` that names both, or ``None`` when the collection belongs to ``fingerprint``."""
-    if info.fingerprint == fingerprint:
-        return None
-    owner = f"model {info.fingerprint}" if info.fingerprint else "no clipfleet model"
-    text = f"collection {info.name} belongs to {owner}, this is model {fingerprint}: vectors of two models never mix"
-    return error_for(ErrorCode.MODEL_MISMATCH, text)
 
 
 class Catalog:
@@ -110,6 +69,21 @@ class Catalog:
             known = self._prepared(known)
             self._remember(spec.name, known)
         return known
+
+    def after_writing(self, spec: Spec, info: CollectionInfo) -> CollectionInfo:
+        """Where rows belong that have just been written into ``info``: there, unless an alias was switched meanwhile.
+
+        Asked after the write and not before it: no acknowledged row can then be in what the alias stood for earlier,
+        which may be dropped. A collection's own name costs nothing; an alias one call for each batch.
+
+        Raises:
+            RequestFailed: ``model_mismatch``: the alias stands for another model's collection by now.
+            StoreUnavailable: not now.
+        """
+        if info.name == spec.name or self._stands_for(spec.name) in {"", info.name}:
+            return info
+        self.forget(spec.name)
+        return self.ensure(spec)
 
     def find(self, name: str) -> CollectionInfo:
         """What is known of an existing collection; of an alias: of what it stands for, by that one's own name.
@@ -219,6 +193,15 @@ class Catalog:
             raise StoreUnavailable(f"cannot describe collection {name}: {error.text}", 0.5) from error
         return read_description(name, answer, index)
 
+    def _stands_for(self, alias: str) -> str:
+        try:
+            # What describes an alias is newer than some servers; this answers with the collection's own name on all.
+            return str(self._connection.call("describe_collection", alias).get("collection_name") or alias)
+        except Refused as error:
+            if error.verdict is Verdict.MISSING:
+                return ""
+            raise StoreUnavailable(f"cannot see what {alias} stands for: {error.text}", 0.5) from error
+
     def _index(self, name: str) -> str:
         if "vector" not in self._connection.call("list_indexes", name):
             return ""
@@ -226,21 +209,13 @@ class Catalog:
         return str(answer.get("index_type", ""))
 
     def _create(self, spec: Spec) -> CollectionInfo:
-        told = json.dumps(
-            {
-                "v": 1,
-                "fingerprint": spec.fingerprint,
-                "dimension": spec.dimension,
-                "metric": METRIC,
-                "fields": {field.name: field.type for field in spec.fields},
-            }
-        )
+        text = told(spec)
         try:
             self._connection.call(
                 "create_collection",
                 spec.name,
-                schema=self._schema(spec, told),
-                properties={PROPERTY: told},
+                schema=self._schema(spec, text),
+                properties={PROPERTY: text},
                 consistency_level="Bounded",
             )
         except (Refused, StoreUnavailable) as error:
@@ -254,11 +229,11 @@ class Catalog:
             raise StoreUnavailable(f"collection {spec.name} vanished while it was made", 0.2)
         return found
 
-    def _schema(self, spec: Spec, told: str) -> Any:
+    def _schema(self, spec: Spec, description: str) -> Any:
         from pymilvus import DataType  # noqa: PLC0415 - slow to import, see connection.py
 
         columns = {"int": DataType.INT64, "float": DataType.DOUBLE, "bool": DataType.BOOL, "str": DataType.VARCHAR}
-        schema = self._connection.schema(told)
+        schema = self._connection.schema(description)
         schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=MAX_ID_BYTES)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=spec.dimension)
         schema.add_field("metadata", DataType.JSON)
@@ -287,52 +262,3 @@ class Catalog:
         except (Refused, StoreUnavailable):
             # Whether somebody else made it meanwhile is seen by describing it, which the caller does next.
             return
-
-
-def missing(name: str) -> RequestFailed:
-    """The ``bad_request`` about a collection that is not there."""
-    return error_for(ErrorCode.BAD_REQUEST, f"there is no collection {name}: index something into it first")
-
-
-def read_description(name: str, answer: dict[str, Any], index: str) -> CollectionInfo:
-    """A ``CollectionInfo`` from pymilvus' description of any collection, ours or not."""
-    properties = answer.get("properties") or {}
-    told: dict[str, Any] = {}
-    for text in (properties.get(PROPERTY), answer.get("description")):
-        told = told or _object(text)
-    dimension = 0
-    for column in answer.get("fields", ()):
-        if column.get("name") == "vector":
-            dimension = int((column.get("params") or {}).get("dim", 0))
-    declared = told.get("fields") or {}
-    fields = tuple(Field(key, kind) for key, kind in declared.items())
-    # A vector column of another size than was told is no collection of ours, whatever it says.
-    ours = told.get("dimension") == dimension and told.get("metric") == METRIC
-    return CollectionInfo(name, str(told.get("fingerprint", "")) if ours else "", dimension, fields, index)
-
-
-def _object(text: object) -> dict[str, Any]:
-    try:
-        value = json.loads(str(text))
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) and value.get("v") == 1 else {}
-
-
-def problem_with(spec: Spec, info: CollectionInfo) -> RequestFailed | None:
-    """Why a collection is not what ``spec`` says, or ``None``."""
-    problem = mismatch(info, spec.fingerprint)
-    if problem is None and info.dimension != spec.dimension:
-        text = f"collection {info.name} has {info.dimension} dimensions, the model {spec.dimension}"
-        problem = error_for(ErrorCode.MODEL_MISMATCH, text)
-    if problem is None and not set(spec.fields) <= set(info.fields):
-        problem = error_for(
-            ErrorCode.BAD_REQUEST,
-            f"collection {info.name} declares {_listed(info.fields)}, not {_listed(spec.fields)}: "
-            "fields are declared when a collection is made; index into a new one",
-        )
-    return problem
-
-
-def _listed(fields: Sequence[Field]) -> str:
-    return ", ".join(f"{field.name}:{field.type}" for field in fields) or "no fields"

@@ -12,13 +12,13 @@ from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.store.answers import IDS_AT_ONCE, pieces
 from clipfleet.store.compile import ids_expression
 from clipfleet.store.connection import Connection, Refused
-from clipfleet.store.retry import Verdict
+from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.types import MAX_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["MAX_DELETED", "delete_ids", "delete_matching", "drop_collection"]
+__all__ = ["MAX_DELETED", "delete_ids", "delete_matching", "delete_rows", "drop_collection"]
 
 # Of one call by filter: 7 look-ups of 3 s each on Milvus Lite with 100,000 rows, well within a request's minute.
 MAX_DELETED: Final = 100_000
@@ -91,6 +91,18 @@ def _check(matching: int) -> None:
             f"filter: {matching:,} rows match it, and one request deletes at most {MAX_DELETED:,}: give a limit, and"
             " ask again until fewer than that are deleted",
         )
+
+
+def delete_rows(connection: Connection, name: str, expression: str) -> None:
+    """Delete the rows of a collection for which an expression holds.
+
+    Raises:
+        StoreUnavailable: not now.
+    """
+    try:
+        connection.call("delete", name, filter=expression)
+    except Refused as error:
+        raise StoreUnavailable(f"collection {name} does not let go of rows: {error.text}", 0.5) from error
 
 
 def drop_collection(connection: Connection, name: str) -> None:

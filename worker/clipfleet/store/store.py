@@ -11,17 +11,18 @@ import numpy as np
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.store.answers import check_ids, check_limit, hits_of, pieces, row_refused
-from clipfleet.store.catalog import Catalog, Spec, mismatch
+from clipfleet.store.catalog import Catalog
 from clipfleet.store.compile import compile_filter, ids_expression
 from clipfleet.store.connection import Connection, Refused
 from clipfleet.store.filters import Filter, parse
 from clipfleet.store.listing import collections
-from clipfleet.store.removal import MAX_DELETED, delete_ids, delete_matching, drop_collection
+from clipfleet.store.removal import MAX_DELETED, delete_ids, delete_matching, delete_rows, drop_collection
 from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import Encoded, check_vector, chunks, encode_rows
 from clipfleet.store.scan import scan
 from clipfleet.store.searching import nearest, search_request
 from clipfleet.store.sketch import unchanged
+from clipfleet.store.spec import Spec, mismatch
 from clipfleet.store.types import (
     MAX_LIMIT,
     CollectionInfo,
@@ -81,7 +82,8 @@ class Store:
     def upsert(self, name: str, rows: Sequence[Row]) -> list[RequestFailed | None]:
         """Write whole rows, replacing those with the same ids; returns when Milvus has acknowledged them.
 
-        Of several rows with one id the last wins. Sent in chunks of at most 512 rows and 16 MiB, never flushed.
+        Of several rows with one id the last wins. Sent in chunks of at most 512 rows and 16 MiB, never flushed. Where
+        ``name`` is an alias that was switched meanwhile, they are written into what it stands for now.
 
         Args:
             name: a collection that ``ensure_collection`` of this store has seen.
@@ -97,11 +99,14 @@ class Store:
         """
         if name not in self._specs:
             raise LookupError(f"ensure_collection({name!r}, ...) comes before upsert")
-        info = self._catalog.ensure(self._specs[name])
-        encoded, failed = encode_rows(rows, info)
-        for piece in chunks(encoded):
-            self._written[info.name] = self._clock()
-            failed.update(self._write(self._specs[name], info.name, piece))
+        spec, written = self._specs[name], None
+        info = self._catalog.ensure(spec)
+        while info != written:
+            encoded, failed = encode_rows(rows, info)
+            for piece in chunks(encoded):
+                self._written[info.name] = self._clock()
+                failed.update(self._write(spec, info.name, piece))
+            info, written = self._catalog.after_writing(spec, info), info
         return [failed.get(position) for position in range(len(rows))]
 
     def search(
@@ -323,13 +328,7 @@ class Store:
         def find(expression: str, limit: int) -> list[str]:
             return [row["id"] for row in self._query(name, expression, ["id"], limit)]
 
-        def delete(expression: str) -> None:
-            try:
-                self._connection.call("delete", name, filter=expression)
-            except Refused as error:
-                raise StoreUnavailable(f"collection {name} does not let go of rows: {error.text}", 0.5) from error
-
-        return find, delete
+        return find, partial(delete_rows, self._connection, name)
 
     def _resolved(self, name: str, call: Callable[[CollectionInfo], T], *, now: bool = False) -> T:
         """``call`` with what ``name`` stands for; ``now``: by Milvus, and not by memory, which is some seconds old.
