@@ -4,6 +4,7 @@ python -m bench                  all parts, in less than five minutes
 python -m bench --full           the same with longer rounds, in less than an hour
 python -m bench queue growth     these parts alone
 python -m bench report           the page once more, of the figures that are there
+python -m bench profile PART     where its time goes, as flame graphs: see profiles.py
 
 The figures go to OUT/performance/results.json, and a page with its pictures is made of them: OUT/performance.md.
 """
@@ -18,7 +19,7 @@ import time
 import traceback
 from pathlib import Path
 
-from bench import report
+from bench import profiles, report
 from bench.queue_peers import PEERS
 from bench.results import load, machine, now, save, versions
 from clipfleet.cli.local.redis import find_redis_server
@@ -95,6 +96,8 @@ def _shares(text: str) -> tuple[float, ...]:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["profile"]:
+        return profiles.main(sys.argv[2:])
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else what was started would not be stopped in order
     file = options.out / "performance" / "results.json"

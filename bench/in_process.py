@@ -54,9 +54,9 @@ def run(options: argparse.Namespace) -> Part:
             count,
         ),
         turn("limit: asyncio, the function in a thread", lambda n, s: asyncio.run(_limit(tight.InThread, n, s)), count),
-        turn(f"{OURS} from asyncio", lambda n, s: asyncio.run(_ours(n, s)), count),
+        turn(f"{OURS} from asyncio", lambda n, s: asyncio.run(ours_from_asyncio(n, s)), count),
         turn("limit: threads, a lock for each call", _limit_threads, count // 4),
-        turn(f"{OURS} from threads", _ours_threads, count // 4),
+        turn(f"{OURS} from threads", ours_from_threads, count // 4),
     ]
     for each in turns:
         each(-1)
@@ -108,7 +108,7 @@ async def _limit(kind: type, count: int, sizes: dict[int, int]) -> float:
             batcher.close()
 
 
-async def _ours(count: int, sizes: dict[int, int]) -> float:
+async def ours_from_asyncio(count: int, sizes: dict[int, int]) -> float:
     with batched(max_batch_size=MOST, max_delay=0, capacity=2 * CALLERS)(_counting(sizes)) as function:
         return await _calls(function, count)
 
@@ -138,6 +138,6 @@ def _limit_threads(count: int, sizes: dict[int, int]) -> float:
         batcher.close()
 
 
-def _ours_threads(count: int, sizes: dict[int, int]) -> float:
+def ours_from_threads(count: int, sizes: dict[int, int]) -> float:
     with batched(max_batch_size=MOST, max_delay=0, capacity=2 * CALLERS)(_counting(sizes)) as function:
         return _from_threads(function.call, count)

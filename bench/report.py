@@ -28,7 +28,8 @@ def write(folder: Path, parts: dict[str, Part]) -> None:
     """The page, and its pictures in ``performance/``."""
     pictures = _pictures(folder / "performance", parts)
     folder.mkdir(parents=True, exist_ok=True)
-    text = "\n".join([HEAD, *_targets(parts), *(row for part in parts.values() for row in _part(part, pictures))])
+    rows = [row for part in parts.values() for row in (*_part(part, pictures), *_flames(part.name, folder))]
+    text = "\n".join([HEAD, *_targets(parts), *rows])
     (folder / "performance.md").write_text(text.rstrip() + "\n", encoding="utf-8")
 
 
@@ -85,6 +86,13 @@ def _part(part: Part, pictures: set[str]) -> list[str]:
     if part.skipped:
         rows += ["Not measured:", "", *(f"- {name}: {_safe(why)}" for name, why in part.skipped.items()), ""]
     return rows
+
+
+def _flames(name: str, folder: Path) -> list[str]:
+    """Links to the flame graphs of a part that are there (``python -m bench profile``)."""
+    found = sorted(one.name for one in (folder / "performance").glob(f"flame-{name}-*.svg"))
+    links = [f"[{each.removeprefix('flame-').removesuffix('.svg')}](performance/{each})" for each in found]
+    return [f"Where its time goes: {', '.join(links)}.", ""] if links else []
 
 
 def _columns(figures: list[Figure]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
