@@ -5,9 +5,11 @@ from __future__ import annotations
 import array
 import os
 import pathlib
+import tracemalloc
 
 import pytest
 
+from clipfleet.index import read_picture
 from clipfleet.producer import BadInput, ErrorCode, Url, Vector, WorkerPath, files, requests
 from clipfleet.producer.config import Delivery
 from clipfleet.schemas.keys import QueueKeys
@@ -141,6 +143,24 @@ def test_a_file_whose_size_is_not_known_is_read_to_the_limit_alone(monkeypatch):
     monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
     with pytest.raises(BadInput, match="too_large"):
         requests.embed_image(path).loaded()
+
+
+def test_a_file_whose_size_is_not_known_is_read_whole():
+    path = pathlib.Path("/proc/version")
+    assert requests.embed_image(path).loaded().inputs == {"image": path.read_bytes()}
+
+
+@pytest.mark.parametrize("read", [lambda path: requests.embed_image(path).loaded().inputs["image"], read_picture])
+def test_a_file_takes_the_room_of_what_it_holds_and_not_of_the_limit(tmp_path, read):
+    path = tmp_path / "small.png"
+    path.write_bytes(b"x" * 60_000)
+    tracemalloc.start()
+    try:
+        assert len(read(path)) == 60_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "link to a pipe"])

@@ -71,9 +71,11 @@ def read_picture(path: Path) -> bytes:
     Raises:
         RequestFailed: as :func:`open_regular`, and ``too_large`` above 64 MiB.
     """
+    from clipfleet.producer.files import read_whole  # noqa: PLC0415  so that the walk alone needs no client
+
     with open_regular(path) as file:
         try:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = read_whole(file, MAX_FILE_BYTES)
         except OSError as error:
             raise unreadable(error) from None
     if len(data) > MAX_FILE_BYTES:

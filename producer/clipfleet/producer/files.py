@@ -10,9 +10,11 @@ from clipfleet.producer.limits import MAX_PAYLOAD_BYTES
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     from clipfleet.schemas.errors import RequestFailed
 
-__all__ = ["MAX_FILE_BYTES", "read_file"]
+__all__ = ["MAX_FILE_BYTES", "read_file", "read_whole"]
 
 # Keeps a wrong path (a disk image) from filling this process.
 MAX_FILE_BYTES: Final = MAX_PAYLOAD_BYTES
@@ -27,10 +29,25 @@ def read_file(path: str) -> bytes:
     """
     # Half the cost of Path.open, for each of a million files.
     with open(path, "rb", opener=_opened) as file:
-        data = file.read(MAX_FILE_BYTES + 1)
+        data = read_whole(file, MAX_FILE_BYTES)
     if len(data) > MAX_FILE_BYTES:  # it grew, or its file system did not know
         raise _too_large(path)
     return data
+
+
+def read_whole(file: BufferedReader, most: int) -> bytes:
+    """All of an open file, or its first ``most + 1`` bytes where it has more.
+
+    As much is asked for as the file says that it has: Python makes room for all that is asked for before it reads, and
+    with room for 64 MiB, reading a picture of 64 KiB took 50 us instead of 11.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    room = min(os.fstat(file.fileno()).st_size, most) + 1
+    data = file.read(room)
+    # All of that came: it has grown meanwhile, or its file system does not know its size (``/proc``).
+    return data if len(data) < room or room > most else data + file.read(most + 1 - room)
 
 
 def _opened(path: str, flags: int) -> int:
