@@ -58,7 +58,7 @@ class Steps:
             clock=ServerClock(),
             hooks=assembled.hooks,
             connect=self.connect,
-            report_call=lambda _begins: None,
+            report_call=lambda _who, _begins: None,
         )
         self.intake = Intake(config, context, Engine(assembled.served, context, threads=1))
 

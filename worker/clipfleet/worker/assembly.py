@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import BatchPolicy
-from clipfleet.operators.cores import usable_cores
+from clipfleet.operators.cores import Split, split_cores, usable_cores
 from clipfleet.operators.operator import Place
 from clipfleet.pipeline.builtin import builtin_pipelines
 from clipfleet.pipeline.compile import compile_pipelines
@@ -51,10 +51,10 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
         ValueError: the store's address is none, or an operator cannot work as it was configured.
     """
     share = max(1, usable_cores() // (config.processes or 1))
-    threads = config.threads or share
+    split = split_cores(share, config.threads) if device == "cpu" else Split(1, config.threads or share)
     model = None if config.model == NO_MODEL else config.model
-    services = _services(config, model, threads)
-    place = Place(services, device, config.providers, threads)
+    services = _services(config, model, split.threads)
+    place = Place(services, device, config.providers, split.calls * split.threads, split.calls)
     loaded = place.load(model) if model is not None else None
     dimension = loaded.runtime.bundle.config.dimension if loaded is not None else None
     pipelines = builtin_pipelines(dimension, store=config.milvus_uri is not None)
@@ -63,11 +63,12 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
         pipelines,
         place,
         BatchPolicy(
-            config.max_batch_size,
+            config.most_batch,
             config.most_delay_ms / 1000.0,
             bulk_batch_s=config.bulk_batch_ms / 1000.0,
             auto=config.max_delay_ms == "auto",
         ),
+        sized=config.max_batch_size is None,
         fingerprint=lambda: services.fingerprint,
         close=services.close,
     )
