@@ -72,6 +72,8 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
         fingerprint=lambda: services.fingerprint,
         close=services.close,
     )
+    if split.calls > 1:  # not before batches were measured: these run beside others
+        services.open_wide(place.threads)
     facts = {
         "fingerprint": served.fingerprint,
         "dimension": dimension or 0,
