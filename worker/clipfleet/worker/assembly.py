@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from clipfleet.operators.operator import Place
 from clipfleet.pipeline.builtin import builtin_pipelines
 from clipfleet.pipeline.compile import compile_pipelines
 from clipfleet.pipeline.named import load_pipeline
+from clipfleet.pipeline.stage import BatchStage
 from clipfleet.worker.config import NO_MODEL
 from clipfleet.worker.hooks import Hooks, load_hooks
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from clipfleet.worker.config import WorkerConfig
 
 __all__ = ["Assembled", "assemble"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
     )
     if split.calls > 1:  # not before batches were measured: these run beside others
         services.open_wide(place.threads)
+    if sizes := _sizes(served):
+        log.info("%d calls at once of %d threads each; batches of at most: %s", *split, sizes)
     facts = {
         "fingerprint": served.fingerprint,
         "dimension": dimension or 0,
@@ -103,6 +109,12 @@ def _services(config: WorkerConfig, model: str | None, threads: int) -> ProcessS
         fetcher=Fetcher(PathRoots(config.allow_roots), UrlFetcher(enabled=config.allow_urls)),
         limits=ImageLimits(max_bytes=config.max_request_bytes),
     )
+
+
+def _sizes(served: Served) -> str:
+    """What batches were measured to be worth, for the log."""
+    stages = [one for one in served.stages if isinstance(one, BatchStage) and one.sized]
+    return ", ".join(f"{one.name} {one.policy.max_batch_size}" for one in stages)
 
 
 def _tried(services: ProcessServices) -> str:
