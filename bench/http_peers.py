@@ -154,7 +154,7 @@ async def _measured(
 
 @contextlib.contextmanager
 def _ours(name: str, model: str) -> Iterator[Way]:
-    flags = per_core() if name == "clipfleet-split" else ["--max-batch-size", "16"]
+    flags = per_core() if name == "clipfleet-split" else []
     with fleets({name: ["--model", model, *flags]}) as started:
         fleet = started[name]
 

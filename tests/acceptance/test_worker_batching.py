@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clipfleet.operators.cores import usable_cores
 from clipfleet.schemas.errors import ErrorCode
 from clipfleet.schemas.request import Request
 from clipfleet.schemas.result import decode_result
@@ -35,7 +36,7 @@ def test_a_backlog_with_slow_decode_runs_in_full_batches(
     for start in range(0, count, 500):
         admit(redis_client, keys, requests[start : start + 500], ttl_ms=600_000)
     # When a worker comes (its model is tiny: 50 ms is what a run of a real one takes)
-    start_worker(hooks="support.hooks:SlowDecode", max_delay_ms=50)
+    start_worker(hooks="support.hooks:SlowDecode", max_delay_ms=50, max_batch_size=64)
     found = results(redis_client, keys, [one.id for one in requests], 120)
     # Then it does not run one by one what leaves decode one by one
     weights = [1 / decode_result(raw[0]).notes["batch_size"] for raw in found.values()]
@@ -86,8 +87,8 @@ def test_bulk_has_its_share_and_no_more_beside_interactive(
 def test_a_live_request_is_read_decoded_and_run_before_the_bulk_work_that_a_worker_holds(
     redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    # Given a worker that is held in its first call and has taken all the bulk work that it may
-    worker = start_worker(hooks="support.hooks:Barrier", max_batch_size=16)
+    # Given a worker that makes one call at a time, is held in its first and has taken all the bulk work that it may
+    worker = start_worker(hooks="support.hooks:Barrier", max_batch_size=16, threads=usable_cores())
     worker.hold("call")
     inbox = keys.inbox("test.order")
     bulk = [Request(f"bulk{i}", "embed_text", {"text": f"bulk {i}"}, reply_to=inbox) for i in range(100)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     import redis
 
+    from clipfleet.pipeline.program import Served
     from clipfleet.schemas.keys import QueueKeys
     from clipfleet.worker.entry import Entry
     from support.fixtures import Leftovers
@@ -37,7 +39,9 @@ LEASE_MS = 10_000
 class Steps:
     """The parts of a worker process without their threads: what is read is run at once, and settled when told to."""
 
-    def __init__(self, url: str, keys: QueueKeys, max_batch_size: int) -> None:
+    def __init__(
+        self, url: str, keys: QueueKeys, max_batch_size: int, serve: Callable[[Served], Served] = lambda served: served
+    ) -> None:
         config = WorkerConfig(
             redis_url=url,
             queue=keys.queue,
@@ -58,9 +62,9 @@ class Steps:
             clock=ServerClock(),
             hooks=assembled.hooks,
             connect=self.connect,
-            report_call=lambda _begins: None,
+            report_call=lambda _who, _begins: None,
         )
-        self.intake = Intake(config, context, Engine(assembled.served, context, threads=1))
+        self.intake = Intake(config, context, Engine(serve(assembled.served), context, threads=1))
 
     def connect(self, name: str = "me") -> QueueStream:
         self.streams.append(QueueStream(Wire(self.url), self.keys, name))
@@ -79,11 +83,11 @@ class Steps:
 
 
 @pytest.fixture
-def worker(redis_server: RedisServer, keys: QueueKeys) -> Iterator[Callable[[int], Steps]]:
+def worker(redis_server: RedisServer, keys: QueueKeys) -> Iterator[Callable[..., Steps]]:
     made: list[Steps] = []
 
-    def make(max_batch_size: int) -> Steps:
-        made.append(Steps(redis_server.url, keys, max_batch_size))
+    def make(max_batch_size: int, **options: Any) -> Steps:
+        made.append(Steps(redis_server.url, keys, max_batch_size, **options))
         return made[-1]
 
     yield make
@@ -176,3 +180,33 @@ def test_given_a_key_that_cannot_be_written_when_a_request_was_run_then_its_dead
     steps.settle(1)
     ((_, letter),) = redis_client.xrange(keys.dead)
     assert decode_request(letter[b"request"], keys)[0] == request
+
+
+def with_small_batches(served: Served) -> Served:
+    """A second pipeline, for which one batch of two on each of two cores is worth it."""
+    small = {variant: replace(program, at_once=4) for variant, program in served.programs["echo"].items()}
+    return replace(
+        served, programs={**served.programs, "small": small}, picks={**served.picks, "small": served.picks["echo"]}
+    )
+
+
+def test_given_small_batches_then_two_for_each_call_are_held_and_of_other_requests_as_many_as_they_may(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[..., Steps], leftovers: Leftovers
+) -> None:
+    leftovers.expected("the backlog is not run to its end")
+    # Given a worker that does not know yet what there is
+    steps = worker(16, serve=with_small_batches)
+    small = [Request(f"small{number}", "small", {"data": number}) for number in range(12)]
+    admit(redis_client, keys, [*small, *echoes(60, "echo")], lane=Lane.INTERACTIVE)
+    # When it reads, then no more than what runs at once, and as many that are prepared
+    held = []
+    while len(steps.read) < 12:
+        steps.step()
+        held.append(steps.ledger.active)
+        steps.settle(4)
+    assert max(held) == 8
+    # And when others come it soon holds two batches of these, as it always did
+    for _ in range(4):
+        if steps.ledger.active < 32:
+            steps.step()
+    assert steps.ledger.active == 32

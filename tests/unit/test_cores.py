@@ -7,7 +7,7 @@ import os
 import pytest
 
 from clipfleet.operators import cores
-from clipfleet.operators.cores import usable_cores
+from clipfleet.operators.cores import split_cores, usable_cores
 
 HOST = 64
 
@@ -69,3 +69,23 @@ def test_given_control_groups_of_version_1_then_their_quota(machine, tmp_path, q
     (group / "cpu.cfs_period_us").write_text("100000")
 
     assert usable_cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("usable", "threads", "expected"),
+    [
+        (1, None, (1, 1)),
+        (2, None, (2, 1)),
+        (8, None, (8, 1)),
+        (12, None, (6, 2)),
+        (64, None, (8, 8)),
+        (2, 2, (1, 2)),
+        (2, 1, (2, 1)),
+        (6, 4, (1, 4)),
+        (2, 16, (1, 16)),
+    ],
+)
+def test_given_cores_then_each_call_has_one_of_them_unless_there_are_many_or_it_was_said(
+    usable, threads, expected
+) -> None:
+    assert split_cores(usable, threads) == expected

@@ -98,3 +98,23 @@ def test_much_that_is_not_held_any_more_is_not_kept_for_long(pair: tuple[Channel
     reporter.holding([], [entry(number) for number in range(MOST_GONE)])
     ((_, held, gone),) = parent.arrived()
     assert (held, len(gone["live"])) == ({}, MOST_GONE)
+
+
+def test_of_calls_that_run_at_once_the_oldest_is_told_of_until_it_ends(pair: tuple[Channel, Channel]) -> None:
+    child, parent = pair
+    reporter = Reporter(child)
+    # Given two calls at once
+    reporter.calling("hangs", True)
+    ((_, began),) = parent.arrived()
+    reporter.calling("quick", True)
+    # When the younger one ends, and others after it
+    reporter.calling("quick", False)
+    reporter.calling("quick", True)
+    # Then the one that hangs is still the one to be looked at
+    assert not parent.poll()
+    # And when that is given up, the other one is
+    reporter.calling("hangs", False)
+    ((_, later),) = parent.arrived()
+    assert later > began
+    reporter.calling("quick", False)
+    assert parent.arrived() == [["call", None]]

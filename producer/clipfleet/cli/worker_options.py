@@ -45,7 +45,12 @@ Pipelines = Annotated[
     ),
 ]
 BatchSize = Annotated[
-    int | None, typer.Option("--max-batch-size", help="Most items of one model call. Default: 64.", show_default=False)
+    int | None,
+    typer.Option(
+        "--max-batch-size",
+        help="Most items of one model call. Default: on a CPU as many as are worth it, as it measures; 64 at most.",
+        show_default=False,
+    ),
 ]
 Delay = Annotated[
     str | None,
@@ -121,9 +126,21 @@ Grace = Annotated[
     float | None, typer.Option("--grace-s", help="How long a shutdown may take. Default: 10.", show_default=False)
 ]
 Decode = Annotated[
-    int | None, typer.Option("--decode-threads", help="Threads that decode pictures, per process.", show_default=False)
+    int | None,
+    typer.Option(
+        "--decode-threads",
+        help="Threads that decode pictures, per process. Default: as many as it has cores.",
+        show_default=False,
+    ),
 ]
-Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads of one model call.", show_default=False)]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        help="CPU threads of one model call. Default: one, with a call on each core, and all for one that runs alone.",
+        show_default=False,
+    ),
+]
 RequestBytes = Annotated[
     int | None, typer.Option("--max-request-bytes", help="Largest request. Default: 8 MiB.", show_default=False)
 ]

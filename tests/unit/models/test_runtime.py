@@ -106,6 +106,64 @@ def runtime_with(tiny, answer, device="cpu"):
     return runtime.Runtime(tiny, FakeEngine(answer), device, (Attempt("cpu"),))
 
 
+def test_given_a_wide_engine_when_calls_run_at_once_then_only_the_one_that_began_alone_has_it(
+    tiny, monkeypatch
+) -> None:
+    wide, narrow = [
+        FakeEngine(lambda batch: np.ones((len(batch), tiny.config.dimension), np.float32)) for _ in range(2)
+    ]
+    opened = runtime.Runtime(tiny, narrow, "cpu", (Attempt("cpu"),))
+    monkeypatch.setattr(runtime, "_load", lambda *_: wide)
+    monkeypatch.setattr(runtime, "_check_golden", lambda *_: None)
+    ids = [np.ones(3, np.int64)]
+    # Given one that is called by itself, before and after there is a wide engine
+    opened.encode_texts(ids)
+    opened.open_wide(8)
+    opened.encode_texts(ids)
+    assert (len(narrow.seen), len(wide.seen)) == (1, 1)
+
+    # When another call comes while it runs
+    def answer(batch):
+        wide.answer = lambda batch: np.ones((len(batch), tiny.config.dimension), np.float32)
+        opened.encode_texts(ids)
+        opened.encode_texts(ids)
+        return wide.answer(batch)
+
+    wide.answer = answer
+    opened.encode_texts(ids)
+    # Then those beside it have the narrow one, and the next that comes alone the wide one again
+    assert (len(narrow.seen), len(wide.seen)) == (3, 2)
+    wide.answer = failing
+    with pytest.raises(ZeroDivisionError):
+        opened.encode_texts(ids)
+    opened.encode_texts(ids[:0])
+    with pytest.raises(ZeroDivisionError):
+        opened.encode_texts(ids)
+    assert len(wide.seen) == 4
+    opened.close()
+    assert (wide.closed, narrow.closed) == (True, True)
+
+
+def failing(_):
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("device", "provider"), [("cuda:0", "cuda"), ("cpu", "torch-bf16")])
+def test_given_a_gpu_or_torch_then_nothing_is_loaded_twice(tiny, monkeypatch, device, provider) -> None:
+    monkeypatch.setattr(runtime, "_load", None)
+    opened = runtime.Runtime(tiny, FakeEngine(len), device, (Attempt(provider),))
+    opened.open_wide(8)
+
+
+def test_given_a_wide_engine_then_it_gives_the_same_vectors(tiny) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, *tiny.config.image.size, 3), dtype=np.uint8)
+    opened = open_runtime(tiny)
+    expected = opened.encode_images(pixels)
+    opened.open_wide(2)
+    assert opened.encode_images(pixels) == pytest.approx(expected, abs=1e-6)
+    opened.close()
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -6,6 +6,7 @@ from clipfleet.batching.batcher import Batcher, BatcherGroup
 from clipfleet.batching.cost import RunCost
 from clipfleet.batching.decorator import Batched, batched
 from clipfleet.batching.errors import BatchingError, Closed, Full, FunctionFailed, WrongCount
+from clipfleet.batching.knee import knee, measured
 from clipfleet.batching.line import Lane, Taken
 from clipfleet.batching.rule import BatchPolicy, BatchQueue, Launch, Reason, Wait
 from clipfleet.batching.stage import Batch, BatcherStats
@@ -30,4 +31,6 @@ __all__ = [
     "Wait",
     "WrongCount",
     "batched",
+    "knee",
+    "measured",
 ]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
 
@@ -19,7 +21,7 @@ from clipfleet.models.errors import BadBundle, DeviceUnavailable, ModelError, Ou
 from clipfleet.schemas.errors import ErrorCode, error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -80,7 +82,7 @@ class Attempt:
 
 
 class Runtime:
-    """A model on a device. Made by ``open_runtime``; calls may come from any thread, one at a time.
+    """A model on a device. Made by ``open_runtime``; calls may come from any thread, on a CPU several at once.
 
     Attributes:
         bundle: the model.
@@ -95,7 +97,27 @@ class Runtime:
         self.provider = tried[-1].provider
         self.tried = tried
         self._engine: Engine | None = engine
+        self._wide: Engine | None = None
+        self._running = 0
+        self._lock = threading.Lock()
         self._step = _LENGTH_STEP[device_kind(device)]
+
+    def open_wide(self, threads: int) -> None:
+        """Let a call that runs by itself have so many threads from now on: it is answered sooner.
+
+        Calls that run beside others keep what they have, since together they do more with it. The weights are then
+        held twice. Torch has one number of threads for all calls, and a GPU needs none: there nothing changes.
+
+        Raises:
+            BadBundle: it gave other vectors than the golden ones.
+            ModelError: it cannot be loaded once more.
+        """
+        if self.device != "cpu" or self.provider.startswith("torch"):
+            return
+        provider = cast("Provider", self.provider)
+        wide = _load(provider, self.bundle, self.device, threads)
+        _check_golden(Runtime(self.bundle, wide, self.device, self.tried), self.bundle.golden(), _AGREES["cpu"])
+        self._wide = wide
 
     def encode_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Embed prepared pictures.
@@ -137,8 +159,9 @@ class Runtime:
 
     def close(self) -> None:
         """Free the device's memory; further calls raise. Closing twice is harmless."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
+        engines = [one for one in (self._engine, self._wide) if one is not None]
+        self._engine = self._wide = None
+        for engine in engines:
             engine.close()
 
     def _padded(self, ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -158,14 +181,26 @@ class Runtime:
             filled[: len(row)] = row
         return batch
 
-    def _run(self, call: Callable[[Engine], NDArray[np.float32]], count: int) -> NDArray[np.float32]:
-        if self._engine is None:
-            raise ModelError(f"the runtime of {self.bundle.config.name} is closed")
-        dimension = self.bundle.config.dimension
-        if not count:
-            return np.empty((0, dimension), dtype=np.float32)
+    @contextmanager
+    def _free_engine(self) -> Iterator[Engine]:
+        with self._lock:
+            engine = self._engine if self._running or self._wide is None else self._wide
+            if engine is None:
+                raise ModelError(f"the runtime of {self.bundle.config.name} is closed")
+            self._running += 1
         try:
-            vectors = call(self._engine)
+            yield engine
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    def _run(self, call: Callable[[Engine], NDArray[np.float32]], count: int) -> NDArray[np.float32]:
+        dimension = self.bundle.config.dimension
+        try:
+            with self._free_engine() as engine:
+                if not count:
+                    return np.empty((0, dimension), dtype=np.float32)
+                vectors = call(engine)
         except Exception as error:
             if is_out_of_memory(error):
                 raise OutOfMemory(f"{self.device} had no room for a batch of {count}") from error

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClipImage", "ClipText", "clip_image", "clip_text"]
 
+CAPTION = "a photograph of a dog that runs along a beach"  # as long as captions are
+
 
 @dataclass(frozen=True)
 class ClipImage(BatchOperator):
@@ -43,6 +45,7 @@ class ClipImage(BatchOperator):
     task: ClassVar[str] = "picture | pixels -> vector"
     of_model: ClassVar[bool] = True
     prepares: ClassVar[str] = "decode"
+    concurrent: ClassVar[bool] = True
 
     def open(self, place: Place) -> Opened:
         """Raises ``ModelError`` where the model or the device cannot be had."""
@@ -55,7 +58,8 @@ class ClipImage(BatchOperator):
             encoded = services.fetcher.fetch(picture, timeout_s=current_item().left_s)
             return prepare_image(encoded, config, services.limits)
 
-        return Opened(lambda pixels: _rows(runtime.encode_images(np.stack(pixels))), prepare)
+        grey = np.full((*config.size, 3), 127, dtype=np.uint8)
+        return Opened(lambda pixels: _rows(runtime.encode_images(np.stack(pixels))), prepare, sample=grey)
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,14 @@ class ClipText(BatchOperator):
     task: ClassVar[str] = "text -> vector"
     of_model: ClassVar[bool] = True
     prepares: ClassVar[str] = "tokenize"
+    concurrent: ClassVar[bool] = True
 
     def open(self, place: Place) -> Opened:
         """Raises ``ModelError`` where the model or the device cannot be had."""
         loaded = place.load(self.model)
+        tokens = functools.partial(_tokens, loaded.tokenize)
         return Opened(
-            lambda ids: _rows(loaded.runtime.encode_texts(ids)), functools.partial(_tokens, loaded.tokenize), chunk=16
+            lambda ids: _rows(loaded.runtime.encode_texts(ids)), tokens, chunk=16, sample=loaded.tokenize(CAPTION)[0]
         )
 
 

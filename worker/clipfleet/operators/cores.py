@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     _Quota = Callable[[Path], float | None]
 
-__all__ = ["usable_cores"]
+__all__ = ["Split", "split_cores", "usable_cores"]
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _OURS: Final = Path("/proc/self/cgroup")
+MOST_CALLS: Final = 8
 
 
 def usable_cores() -> int:
@@ -29,6 +30,32 @@ def usable_cores() -> int:
     """
     affinity = len(os.sched_getaffinity(0))
     return max(1, min([affinity, *(math.ceil(quota) for quota in _quotas(_CGROUPS, _OURS))]))
+
+
+class Split(NamedTuple):
+    """How model calls share the cores of one process.
+
+    Attributes:
+        calls: at once.
+        threads: of each.
+    """
+
+    calls: int
+    threads: int
+
+
+def split_cores(cores: int, threads: int | None = None) -> Split:
+    """One call on each core: two threads of one call take a third more of both cores than two calls of one thread.
+
+    Above ``MOST_CALLS`` cores calls have several threads: what they share, memory and its bandwidth, does not grow
+    with the cores.
+
+    Args:
+        cores: that there are for the model.
+        threads: of one call, where somebody said so: then as many calls as they leave cores for.
+    """
+    each = threads or math.ceil(cores / MOST_CALLS)
+    return Split(max(1, cores // each), each)
 
 
 def _quotas(root: Path, ours: Path) -> Iterator[float]:

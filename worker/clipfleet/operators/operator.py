@@ -154,7 +154,8 @@ class Place:
         services: what the process shares.
         device: ``cpu`` or ``cuda:N``.
         providers: how to run models, in order of preference.
-        threads: threads that one call may use on a CPU.
+        threads: threads that one call may use on a CPU, where no other one runs beside it.
+        calls: calls of one concurrent operator that run at once there: its models have ``threads / calls`` each.
         model: the model of this pipeline where an operator names none; None: the worker's.
     """
 
@@ -162,6 +163,7 @@ class Place:
     device: str = "cpu"
     providers: tuple[str, ...] = PROVIDERS
     threads: int = 1
+    calls: int = 1
     model: str | None = None
 
     def load(self, name: str | None) -> LoadedModel:
@@ -179,6 +181,8 @@ class Opened:
         prepare: what is done to each item first, on the pool: one value per input column to one value. Must be safe
             to call from several threads.
         chunk: items that are prepared together; more than one where an item costs less than waking a thread.
+        sample: an ordinary item as ``run`` takes it: how large batches are worth being on a CPU is measured with it.
+            None: not measured.
         idle: called when there has been nothing to do for a while.
         flush: makes what was written visible; called by ``Pipeline.flush``.
         close: frees what it holds.
@@ -187,6 +191,7 @@ class Opened:
     run: Callable[..., Sequence[Any]]
     prepare: Callable[..., Any] | None = None
     chunk: int = 1
+    sample: Any = None
     idle: Callable[[], object] | None = None
     flush: Callable[[], object] | None = None
     close: Callable[[], object] | None = None
@@ -230,12 +235,15 @@ class BatchOperator(Operator):
         max_batch_size: most items of one run, where the pipeline does not say; None: the worker's.
         max_delay: seconds that the oldest item may wait for company; None: the worker's.
         resource: what it occupies: operators of one resource run one batch at a time. ``device`` is the stage's device.
+        concurrent: whether what it opens may be called by several threads at once. On a CPU it then is: a batch on each
+            core takes less of them than one batch on all.
     """
 
     max_batch_size: ClassVar[int | None] = None
     max_delay: ClassVar[float | None] = None
     resource: ClassVar[str] = "device"
     prepares: ClassVar[str] = ""
+    concurrent: ClassVar[bool] = False
 
     def open(self, place: Place) -> Opened:
         """Load what it takes. Raises as ``Operator.open``."""

@@ -76,6 +76,11 @@ class ProcessServices:
                 self.tried(name, [(one.provider, one.reason) for one in runtime.tried])
             return self._models[key]
 
+    def open_wide(self, threads: int) -> None:
+        """Let calls of models that run by themselves have so many threads. Raises as ``Runtime.open_wide``."""
+        for one in self.loaded:
+            one.runtime.open_wide(threads)
+
     def store(self) -> Store:
         """Milvus, connected once.
 

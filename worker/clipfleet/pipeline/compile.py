@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clipfleet.pipeline.graph import borrowed, parent_scope
 from clipfleet.pipeline.program import Does, Program, Served, Step
-from clipfleet.pipeline.stage import EachStage
+from clipfleet.pipeline.stage import BatchStage, EachStage
 from clipfleet.pipeline.stages import Stages
 from clipfleet.pipeline.straight import is_straight
 
@@ -27,6 +27,7 @@ def compile_pipelines(
     place: Place,
     policy: BatchPolicy,
     *,
+    sized: bool = False,
     fingerprint: Callable[[], str] = lambda: "",
     close: Callable[[], None] = lambda: None,
 ) -> Served:
@@ -36,6 +37,7 @@ def compile_pipelines(
         pipelines: by the name that requests call them by.
         place: where operators are opened, unless a stage says otherwise.
         policy: how batches are formed where neither stage nor operator says.
+        sized: whether batches on a CPU are made no larger than is worth it, as is measured here.
         fingerprint: of the models that were loaded; asked when all are.
         close: frees what the stages share, after each stage was closed.
 
@@ -43,7 +45,7 @@ def compile_pipelines(
         ModelError: a model or a device cannot be had.
         ValueError: an operator cannot work as it was configured.
     """
-    stages = Stages(place, policy)
+    stages = Stages(place, policy, sized=sized)
 
     def close_all() -> None:
         for stage in stages.all:
@@ -101,6 +103,7 @@ class _Compiler:
             needs_store=any(getattr(one, "resource", "").startswith("store") for one in self._operators),
             of_model=any(one.of_model for one in self._operators),
             straight=is_straight(start.then),
+            at_once=_at_once(self._steps),
         )
 
     def _sole_model(self) -> str | None:
@@ -217,6 +220,11 @@ class _Compiler:
             alone = {place for up, place in step.reads if up == 0 and readers[depth, place] == 1}
             if step.stage is not None:
                 step.frees = tuple(sorted(alone - ({result} if depth == 0 else set())))
+
+
+def _at_once(steps: Sequence[Step]) -> int | None:
+    stages = [step.stage for step in steps if isinstance(step.stage, BatchStage) and step.stage.sized]
+    return min((one.policy.max_batch_size * len(one.runs) for one in stages), default=None)
 
 
 def _flat(rows: Any, depth: int) -> list[Any]:

@@ -240,7 +240,7 @@ class _LocalHost:
     def to_store(self, works: Iterable[Work]) -> None:
         """Nothing is counted here."""
 
-    def calling(self, begins: bool) -> None:  # noqa: FBT001  (a state)
+    def calling(self, who: object, *, begins: bool) -> None:
         """Nobody watches but the stage's own timeout."""
 
     def crashed(self, thread: str) -> None:

@@ -66,6 +66,7 @@ class Program:
         needs_store: whether a stage of it asks the store.
         of_model: whether a model is involved: its fingerprint then stands in the result.
         straight: whether its steps are one line over the request's own row.
+        at_once: requests that are run at once where the size of batches was measured; None: it was not.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Program:
     needs_store: bool
     of_model: bool
     straight: bool
+    at_once: int | None = None
 
     def read_inputs(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
         """The row that a request begins with.

@@ -43,14 +43,15 @@ class BatchStage:
     Attributes:
         name: in errors and figures.
         runs: one list per input column to one value per item, in order; an exception in an item's place fails that
-            item alone. One function per instance.
+            item alone. One function for each thread that runs it.
         policy: how a batch is formed.
-        resource: what it occupies. Stages of one resource are run by one thread, one batch at a time;
+        resource: what it occupies. Stages of one resource are run by the same threads, as many as each has ``runs``;
             ``store:…`` may wait for Milvus.
         timeout: seconds after which a call is taken for hung.
         idle: called when there has been nothing to do for a while.
         flush: makes what was written visible.
         close: frees what it holds.
+        sized: whether the size of its batches was measured, and not said.
     """
 
     name: str
@@ -61,6 +62,7 @@ class BatchStage:
     idle: Callable[[], object] | None = field(default=None)
     flush: Callable[[], object] | None = field(default=None)
     close: Callable[[], object] | None = field(default=None)
+    sized: bool = False
 
     @property
     def stores(self) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, cast
 
 from clipfleet.operators.operator import BatchOperator, Opened, Operator, Place, StageOptions
+from clipfleet.pipeline.sizing import worthwhile
 from clipfleet.pipeline.stage import SHARED, BatchStage, EachStage
 
 if TYPE_CHECKING:
@@ -38,11 +39,13 @@ class Stages:
     Args:
         place: where operators are opened, unless their stage says otherwise.
         policy: how batches are formed where neither stage nor operator says.
+        sized: whether batches on a CPU are made no larger than is worth it, as is measured here.
     """
 
-    def __init__(self, place: Place, policy: BatchPolicy) -> None:
+    def __init__(self, place: Place, policy: BatchPolicy, *, sized: bool = False) -> None:
         self._place = place
         self._policy = policy
+        self._sized = sized
         self._open: dict[Hashable, OpenStage] = {}
         self._names: set[str] = set()
 
@@ -99,6 +102,9 @@ class Stages:
         if (options.instances, options.timeout) != (None, None):
             # Threads of its own: those that it would share have not as many copies of the other stages.
             resource = f"{resource}:{name}" if resource.startswith("store") else f"stage:{name}"
+        calls = 1 if options.instances or place.device != "cpu" or does.resource != "device" else place.calls
+        if calls > 1 and not does.concurrent:
+            calls, resource = 1, f"{resource}:alone"  # one batch at a time still, though others' run beside it
         prepare = None
         if first.prepare is not None:
             prepare = EachStage(self._unused(does.prepares or f"{name}.prepare"), (first.prepare,), chunk=first.chunk)
@@ -108,16 +114,13 @@ class Stages:
                 if one.close is not None:
                     one.close()
 
-        main = BatchStage(
-            name,
-            tuple(one.run for one in opened),
-            self._policy_of(options, does),
-            resource,
-            options.timeout,
-            first.idle,
-            first.flush,
-            close,
-        )
+        policy = self._policy_of(options, does)
+        sized = self._sized and first.sample is not None and place.device == "cpu"
+        if sized := sized and (options.max_batch_size or does.max_batch_size) is None:
+            size = worthwhile(first, place, calls, policy.max_batch_size)
+            policy = dataclasses.replace(policy, max_batch_size=size)
+        runs = tuple(one.run for one in opened) * calls
+        main = BatchStage(name, runs, policy, resource, options.timeout, first.idle, first.flush, close, sized=sized)
         return OpenStage(prepare, main, does)
 
     def _policy_of(self, options: StageOptions, does: BatchOperator | None) -> BatchPolicy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from dataclasses import dataclass
@@ -9,11 +10,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import BatchPolicy
-from clipfleet.operators.cores import usable_cores
+from clipfleet.operators.cores import Split, split_cores, usable_cores
 from clipfleet.operators.operator import Place
 from clipfleet.pipeline.builtin import builtin_pipelines
 from clipfleet.pipeline.compile import compile_pipelines
 from clipfleet.pipeline.named import load_pipeline
+from clipfleet.pipeline.stage import BatchStage
 from clipfleet.worker.config import NO_MODEL
 from clipfleet.worker.hooks import Hooks, load_hooks
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from clipfleet.worker.config import WorkerConfig
 
 __all__ = ["Assembled", "assemble"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,10 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
         ValueError: the store's address is none, or an operator cannot work as it was configured.
     """
     share = max(1, usable_cores() // (config.processes or 1))
-    threads = config.threads or share
+    split = split_cores(share, config.threads) if device == "cpu" else Split(1, config.threads or share)
     model = None if config.model == NO_MODEL else config.model
-    services = _services(config, model, threads)
-    place = Place(services, device, config.providers, threads)
+    services = _services(config, model, split.threads)
+    place = Place(services, device, config.providers, split.calls * split.threads, split.calls)
     loaded = place.load(model) if model is not None else None
     dimension = loaded.runtime.bundle.config.dimension if loaded is not None else None
     pipelines = builtin_pipelines(dimension, store=config.milvus_uri is not None)
@@ -63,14 +67,19 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
         pipelines,
         place,
         BatchPolicy(
-            config.max_batch_size,
+            config.most_batch,
             config.most_delay_ms / 1000.0,
             bulk_batch_s=config.bulk_batch_ms / 1000.0,
             auto=config.max_delay_ms == "auto",
         ),
+        sized=config.max_batch_size is None,
         fingerprint=lambda: services.fingerprint,
         close=services.close,
     )
+    if split.calls > 1:  # not before batches were measured: these run beside others
+        services.open_wide(place.threads)
+    if sizes := _sizes(served):
+        log.info("%d calls at once of %d threads each; batches of at most: %s", *split, sizes)
     facts = {
         "fingerprint": served.fingerprint,
         "dimension": dimension or 0,
@@ -100,6 +109,12 @@ def _services(config: WorkerConfig, model: str | None, threads: int) -> ProcessS
         fetcher=Fetcher(PathRoots(config.allow_roots), UrlFetcher(enabled=config.allow_urls)),
         limits=ImageLimits(max_bytes=config.max_request_bytes),
     )
+
+
+def _sizes(served: Served) -> str:
+    """What batches were measured to be worth, for the log."""
+    stages = [one for one in served.stages if isinstance(one, BatchStage) and one.sized]
+    return ", ".join(f"{one.name} {one.policy.max_batch_size}" for one in stages)
 
 
 def _tried(services: ProcessServices) -> str:

@@ -15,6 +15,7 @@ __all__ = ["NO_MODEL", "WorkerConfig"]
 # Serves ``echo`` alone: for probes, benchmarks of the queue, and tests of everything but the model.
 NO_MODEL = "none"
 BUILT_IN = frozenset({"embed_image", "embed_text", "index_image", "search", "delete", "echo"})
+MOST_BATCH = 64
 LARGEST_STRING = 512 * 2**20  # that Redis takes by default (proto-max-bulk-len)
 
 
@@ -30,7 +31,7 @@ class WorkerConfig:
         milvus_uri: the store; None serves embeddings alone.
         milvus_token: for it.
         milvus_ca_file: PEM file of the authorities that may sign its certificate; empty = those that gRPC knows.
-        max_batch_size: most items of one model call.
+        max_batch_size: most items of one model call; None: as many as are worth it on a CPU, and ``MOST_BATCH``.
         max_delay_ms: how long the oldest item may wait for company, counted from enqueue; ``auto``: run what is there
             as soon as the device is free, but for those that were read with it where waiting pays.
         bulk_batch_ms: how long a batch with bulk requests in it may take: what a live query may wait for one.
@@ -63,7 +64,7 @@ class WorkerConfig:
     milvus_uri: str | None = field(default=None, repr=False)
     milvus_token: str = field(default="", repr=False)
     milvus_ca_file: str = ""
-    max_batch_size: int = 64
+    max_batch_size: int | None = None
     max_delay_ms: float | Literal["auto"] = 10.0
     bulk_batch_ms: float = 100.0
     capacity: int = limits.DEFAULT_CAPACITY
@@ -95,7 +96,7 @@ class WorkerConfig:
             ProtocolError: a name that keys cannot hold.
         """
         _ = self.keys, self.pipeline_targets
-        _within("max_batch_size", self.max_batch_size, 1, 4096)
+        _within("max_batch_size", self.most_batch, 1, 4096)
         _within("max_delay_ms", self.most_delay_ms, 0, 60_000)
         _within("bulk_batch_ms", self.bulk_batch_ms, 1, 3_600_000)
         _within("capacity", self.capacity, 1, 100_000_000)
@@ -113,6 +114,11 @@ class WorkerConfig:
             from clipfleet.store.types import check_ca_file  # noqa: PLC0415  (a package that few configurations need)
 
             check_ca_file(self.milvus_uri, self.milvus_ca_file)
+
+    @property
+    def most_batch(self) -> int:
+        """``max_batch_size`` as a number."""
+        return MOST_BATCH if self.max_batch_size is None else self.max_batch_size
 
     @property
     def most_delay_ms(self) -> float:

@@ -38,7 +38,7 @@ class Context:
         clock: the server's time.
         hooks: see ``clipfleet.worker.hooks``.
         connect: a stream over a new connection, for a thread of its own.
-        report_call: told when a model call begins (True) and ends (False): one that never ends must be noticed.
+        report_call: told whose model call begins (True) or ends (False): one that never ends must be noticed.
         fingerprint: of the models, for results.
         observer: told of each call of a stage.
         stop: set when the process is stopping; cuts every wait short.
@@ -49,7 +49,7 @@ class Context:
     clock: ServerClock
     hooks: Hooks
     connect: Callable[[], QueueStream]
-    report_call: Callable[[bool], None]
+    report_call: Callable[[object, bool], None]
     fingerprint: str = ""
     observer: Observer | None = None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -82,9 +82,9 @@ class Context:
         """They take no room on the device any more."""
         self.ledger.to_store([work.entry for work in works])
 
-    def calling(self, begins: bool) -> None:  # noqa: FBT001  (a state)
+    def calling(self, who: object, *, begins: bool) -> None:
         """Let the supervisor know."""
-        self.report_call(begins)
+        self.report_call(who, begins)
 
     def crashed(self, thread: str) -> None:
         """End the process."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clipfleet.pipeline.engine import Engine
+    from clipfleet.pipeline.program import Program
     from clipfleet.worker.config import WorkerConfig
     from clipfleet.worker.context import Context
     from clipfleet.worker.stream import Delivery
@@ -62,11 +63,13 @@ class Intake:
         self._engine = engine
         self._stream = context.connect()
         self._patience = Patience("reading the queue", context.stop)
-        self._most = 2 * config.max_batch_size
-        self._reserve = max(1, self._most // BULK_SHARE)
+        self._ceiling = 2 * config.most_batch
+        # Until it is known what the queue holds: what takes longest.
+        programs = [one for variants in engine.served.programs.values() for one in variants.values()]
+        self._most = min(map(self._most_of, programs), default=self._ceiling)
         self._lull_ms = 0
         self._passed = 0  # times that the only free place went to a live request since bulk last had its share
-        self._most_stored = 4 * config.max_batch_size
+        self._most_stored = 4 * config.most_batch
         self._reclaim_at = 0.0
         self._cursors = dict.fromkeys(config.keys.lanes, "-")
         self._suspects = False
@@ -145,13 +148,21 @@ class Intake:
         lull_ms, self._lull_ms = self._lull_ms, min(2 * self._lull_ms, MOST_LULL_MS)
         return self._stream.wait(lull_ms, self._config.keys.lanes[:1], self._room_beside_bulk())
 
+    def _most_of(self, program: Program) -> int:
+        """Requests for it that are held at a time: two batches, or, where these are small, two for each call.
+
+        More would keep them from workers that are idle, and each would wait here for all the others.
+        """
+        return self._ceiling if program.at_once is None else min(self._ceiling, 2 * program.at_once)
+
     def _room(self) -> int:
         return self._most - self._context.ledger.active
 
     def _room_beside_bulk(self) -> int:
         """Room that live requests have where bulk has none: of live ones alone no more than two batches are held."""
         ledger, (interactive, _) = self._context.ledger, self._config.keys.lanes
-        return max(0, min(self._most - ledger.active_in(interactive), self._most + self._reserve - ledger.active))
+        reserve = max(1, self._most // BULK_SHARE)
+        return max(0, min(self._most - ledger.active_in(interactive), self._most + reserve - ledger.active))
 
     def _reclaim(self) -> None:
         """Take over entries whose lease ran out: handed back ones as far as there is room, suspects one by one.
@@ -227,6 +238,8 @@ class Intake:
             else:
                 outcomes.append(found)
         self._context.settler.put(outcomes)
+        if works:
+            self._most = max(map(self._most_of, {work.program for work in works}))
         self._engine.submit(self._storable(works), now)
 
     def _cancelled(self, entries: Sequence[Entry]) -> list[bool]:

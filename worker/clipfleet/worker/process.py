@@ -89,7 +89,7 @@ class Process:
             assembled.served,
             self._context,
             threads=assembled.decode_threads,
-            rows=4 * config.max_batch_size,
+            rows=4 * config.most_batch,
             most_s=config.max_run_s,
         )
         self._intake = Intake(config, self._context, self._engine)

@@ -25,6 +25,7 @@ class Reporter:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._gone: list[Entry] = []
+        self._calls: dict[object, float] = {}  # when each began that runs, the oldest first
         # Held while sending, too: what was let go of and came back must be told in that order.
         self._lock = threading.Lock()
 
@@ -56,9 +57,17 @@ class Reporter:
             held.setdefault(entry.lane, {})[entry.stream_id] = entry.deliveries
         self._send("held", held, gone)
 
-    def calling(self, begins: bool) -> None:  # noqa: FBT001  (begins or ends; the context's one callback)
-        """A model call begins or has ended."""
-        self._send("call", time.monotonic() if begins else None)
+    def calling(self, who: object, begins: bool) -> None:  # noqa: FBT001  (begins or ends; the context's one callback)
+        """A model call of this one begins or has ended. Of those that run, the one that began first is told of."""
+        with self._lock:
+            before = next(iter(self._calls.items()), None)
+            if begins:
+                self._calls[who] = time.monotonic()
+            else:
+                self._calls.pop(who, None)
+            oldest = next(iter(self._calls.items()), None)
+            if oldest != before:
+                self._send("call", oldest and oldest[1])
 
     def _send(self, *message: object) -> None:
         try:

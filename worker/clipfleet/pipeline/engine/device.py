@@ -39,6 +39,11 @@ class DeviceLoop(BatchLoop):
         except (Closed, GivenUp):
             return
 
+    def release(self, tasks: Sequence[Task]) -> None:
+        """Nor is its call waited for by anybody."""
+        super().release(tasks)
+        self._host.calling(self, begins=False)
+
     def _run_batch(self, name: str, batch: Batch[Task]) -> None:
         tasks = self._kept(batch.items, self._gate.wanted([work for work in works_of(batch.items) if not work.over]))
         began, self._batch, self._running = time.monotonic(), batch, tasks
@@ -56,11 +61,11 @@ class DeviceLoop(BatchLoop):
         host = self._host
 
         def call(batch: Sequence[Task]) -> Sequence[Any]:
-            host.calling(True)
+            host.calling(self, begins=True)
             try:
                 host.hooks.before_call(stage.name, [task.work for task in batch])
                 return self._call(stage, batch)
             finally:
-                host.calling(False)
+                host.calling(self, begins=False)
 
         return call

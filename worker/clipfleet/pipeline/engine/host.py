@@ -68,8 +68,8 @@ class Host(Protocol):
         """These wait for the store from now on."""
         ...
 
-    def calling(self, begins: bool) -> None:  # noqa: FBT001  (a state)
-        """A batch call begins or ends in this process; one that never ends must be noticed."""
+    def calling(self, who: object, *, begins: bool) -> None:
+        """A batch call of a thread's loop begins, or ends, or is given up; one that never ends must be noticed."""
         ...
 
     def crashed(self, thread: str) -> None:
