@@ -8,7 +8,7 @@ from clipfleet.batching.decorator import Batched, batched
 from clipfleet.batching.errors import BatchingError, Closed, Full, FunctionFailed, WrongCount
 from clipfleet.batching.line import Lane, Taken
 from clipfleet.batching.rule import BatchPolicy, BatchQueue, Launch, Reason, Wait
-from clipfleet.batching.stage import Batch, BatcherStats
+from clipfleet.batching.stage import Batch, BatcherStats, Outlook
 
 __all__ = [
     "Batch",
@@ -24,6 +24,7 @@ __all__ = [
     "FunctionFailed",
     "Lane",
     "Launch",
+    "Outlook",
     "Reason",
     "RunCost",
     "Taken",

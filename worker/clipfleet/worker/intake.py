@@ -104,16 +104,17 @@ class Intake:
             # the first look at it: else it would wait for the end of the backlog, and expire.
             if not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S) or self._blind:
                 return
-            self._accept(self._read())
+            room = self._room()
+            found = self._read(room)
+            self._accept(found, contended=len(found) >= room)
         else:
             self._accept(self._read_beside_bulk())
         self._patience.fine()
 
     # Reading ------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> list[Delivery]:
+    def _read(self, room: int) -> list[Delivery]:
         """What is there, interactive first and a share for bulk; or the first entry that comes."""
-        room = self._room()
         interactive, bulk = self._interactive, self._bulk
         # One place cannot be divided: bulk has it each eighth time.
         reserved = max(1, room // BULK_SHARE) if room > 1 or self._passed >= BULK_SHARE - 1 else 0
@@ -207,7 +208,8 @@ class Intake:
 
     # Sorting out --------------------------------------------------------------------------------------------------
 
-    def _accept(self, deliveries: Sequence[Delivery]) -> None:
+    def _accept(self, deliveries: Sequence[Delivery], *, contended: bool = False) -> None:
+        """Hold these; ``contended``: there are likely more than there was room for."""
         if not deliveries:
             return
         now, keys, most = time.monotonic(), self._keys, self._config.max_request_bytes
@@ -227,7 +229,7 @@ class Intake:
             else:
                 outcomes.append(found)
         self._context.settler.put(outcomes)
-        self._engine.submit(self._storable(works), now)
+        self._engine.submit(self._in_time(self._storable(works), contended=contended), now)
 
     def _cancelled(self, entries: Sequence[Entry]) -> list[bool]:
         """Which are not wanted any more. What is held must go on whatever Redis says: it is asked again later."""
@@ -277,6 +279,17 @@ class Intake:
             lane=Priority.BULK if entry.lane == self._bulk else Priority.INTERACTIVE,
             values=values,
         )
+
+    def _in_time(self, works: list[Work], *, contended: bool) -> list[Work]:
+        """Answer those that would be run too late, before anything is spent on them."""
+        late = set(self._engine.forecast.hopeless(works, contended=contended))
+        if not late:
+            return works
+        text = f"{ErrorCode.EXPIRED.meaning}: it would have been, by what was ahead of it"
+        self._context.settler.put(
+            [Outcome(work.entry, error_for(ErrorCode.EXPIRED, text, request_id=work.request.id)) for work in late]
+        )
+        return [work for work in works if work not in late]
 
     def _uses_store(self, entry: Entry) -> bool:
         return entry.request is not None and self._engine.served.uses_store(entry.request.pipeline)

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.pipeline.engine import Engine, start_thread
@@ -73,8 +74,9 @@ class Process:
         self._name = name
         self._channel = channel
         self._streams: list[QueueStream] = []
+        self._began_at = time.monotonic()
         self._reporter = Reporter(channel)
-        self._ledger = Ledger(config.lease_ms / 1000.0, self._reporter.holding)
+        self._ledger = Ledger(config.lease_ms / 1000.0, self._reporter.holding, full=config.max_batch_size)
         self._settler = Settler(self._connect(), self._ledger, assembled.hooks)
         self._context = Context(
             ledger=self._ledger,
@@ -152,7 +154,12 @@ class Process:
         for stats in stages.values():
             for size, count in stats.sizes.items():
                 sizes[size] = sizes.get(size, 0) + count
+        busy_s, full_s = self._ledger.times()
         return {
+            "at": time.monotonic() - self._began_at,
+            "busy_s": busy_s,
+            "full_s": full_s,
+            "loads": [astuple(load) for load in self._engine.forecast.loads()],
             "settled": self._settler.settled,
             "failed": self._settler.failed,
             "held": len(self._ledger),
