@@ -136,7 +136,7 @@ class Fleet:
             flat = [part for pair in presence.items() for part in pair]
             self._wire.call("heartbeat", [keys.workers, keys.worker(child.name)], [child.name, PRESENCE_TTL_MS, *flat])
         if children:
-            self._publish_rate()
+            self._survey(children)
             self._offer_admission()
             if not self._wire.command("EXISTS", keys.fleet):
                 for child in children:
@@ -162,14 +162,22 @@ class Fleet:
             "costs": json.dumps({name: stage["cost_ms"] for name, stage in stages.items() if stage["cost_ms"]}),
         }
 
-    def _publish_rate(self) -> None:
-        """What the fleet can do, for ``retry_after``: the sum over all living workers, whoever writes it last."""
+    def _survey(self, children: Sequence[Child]) -> None:
+        """Look at all living workers: say what the fleet can do, and tell ours whether another is idle.
+
+        What it can do is the sum over them, for ``retry_after``, whoever writes it last.
+        """
         keys = self._config.keys
         seconds, _ = self._wire.command("TIME")
         living = self._wire.command("ZRANGEBYSCORE", keys.workers, int(seconds) * 1000 - ALIVE_MS, "+inf")
         # Whoever may write to this Redis may have put any name and any rate there.
         names = [name for name in map(_text, living) if NAME.match(name)]
-        total = sum(map(_rate, self._wire.batch([("HGET", keys.worker(name), "rate") for name in names])))
+        told = self._wire.batch([("HMGET", keys.worker(name), "rate", "held") for name in names])
+        figures = {name: one for name, one in zip(names, told, strict=True) if isinstance(one, list)}
+        idle = {name for name, (_, held) in figures.items() if held == b"0"}
+        for child in children:
+            child.tell("idle", bool(idle - {child.name}))
+        total = sum(_rate(rate) for rate, _ in figures.values())
         if total > 0:
             self._wire.command("HSET", keys.fleet, "rate", round(total, 3))
 

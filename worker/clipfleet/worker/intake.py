@@ -39,6 +39,8 @@ BULK_SHARE = 8
 # that quick bulk work is not held up, and slow bulk work costs Redis no more than 125 looks a second.
 FIRST_LULL_MS, MOST_LULL_MS = 1, 8
 PARK_MS = 1_000
+# What another worker that is idle may still do in time: it is found there within a second.
+HANDED_ON_AT_LEAST_S = 2.0
 # A parked request rests for PARK_MS and is found again by a look that comes every RECLAIM_EVERY_S.
 PARKED_AT_MOST_S = 2.5
 # A read that was blocked when its connection went may be given something for BLOCK_MS more; two looks see it.
@@ -285,11 +287,27 @@ class Intake:
         late = set(self._engine.forecast.hopeless(works, contended=contended))
         if not late:
             return works
+        kept = [work for work in works if work not in late]
+        if not contended and self._context.others_idle.is_set():
+            # Redis deals entries out in turn, to who is busy as well as to who is not.
+            others = [work for work in late if self._context.left_s(work) >= HANDED_ON_AT_LEAST_S]
+            late.difference_update(others)
+            self._hand_back([work.entry for work in others], idle_ms=self._config.lease_ms)
         text = f"{ErrorCode.EXPIRED.meaning}: it would have been, by what was ahead of it"
         self._context.settler.put(
             [Outcome(work.entry, error_for(ErrorCode.EXPIRED, text, request_id=work.request.id)) for work in late]
         )
-        return [work for work in works if work not in late]
+        return kept
+
+    def _hand_back(self, entries: Sequence[Entry], *, idle_ms: int) -> None:
+        """Leave these in the queue, their delivery count as if they had not been read."""
+        for lane in self._keys.lanes:
+            ids = [(entry.stream_id, entry.deliveries - 1) for entry in entries if entry.lane == lane]
+            try:
+                self._stream.hand_back(lane, ids, idle_ms=idle_ms)
+            except REFUSED as error:  # their leases will run out instead
+                self._patience.trouble(error)
+        self._context.ledger.remove(entries)
 
     def _uses_store(self, entry: Entry) -> bool:
         return entry.request is not None and self._engine.served.uses_store(entry.request.pipeline)
@@ -311,11 +329,5 @@ class Intake:
                 else:
                     parked.append(work.entry)
         self._context.settler.put(hopeless)
-        for lane in self._keys.lanes:
-            ids = [(entry.stream_id, entry.deliveries - 1) for entry in parked if entry.lane == lane]
-            try:
-                self._stream.hand_back(lane, ids, idle_ms=max(0, self._config.lease_ms - PARK_MS))
-            except REFUSED as error:  # their leases will run out instead
-                self._patience.trouble(error)
-        self._context.ledger.remove(parked)
+        self._hand_back(parked, idle_ms=max(0, self._config.lease_ms - PARK_MS))
         return [work for work in works if not work.program.needs_store]

@@ -139,7 +139,9 @@ class Process:
                 kind, *rest = self._channel.receive()
                 if kind == "stop":
                     return
-                if kind == "renewed":
+                if kind == "idle":
+                    (self._context.others_idle.set if rest[0] else self._context.others_idle.clear)()
+                elif kind == "renewed":
                     at, lost = rest
                     self._ledger.forget((lane, one) for lane, one in lost)
                     self._ledger.renewed(at)
