@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clipfleet.pipeline.engine import Engine
+from clipfleet.schemas.errors import ErrorCode
 from clipfleet.schemas.keys import Lane
 from clipfleet.schemas.limits import GROUP
 from clipfleet.schemas.request import Request, decode_request
+from clipfleet.schemas.result import decode_result
 from clipfleet.worker.assembly import assemble
 from clipfleet.worker.clock import ServerClock
 from clipfleet.worker.config import NO_MODEL, WorkerConfig
 from clipfleet.worker.context import Context
+from clipfleet.worker.fleet import Fleet
 from clipfleet.worker.intake import BULK_SHARE, Intake
 from clipfleet.worker.ledger import Ledger
 from clipfleet.worker.settler import Settler
@@ -56,7 +59,7 @@ class Steps:
         self.read: list[Entry] = []
         self.ledger = Ledger(LEASE_MS / 1000.0, lambda added, _removed: self.read.extend(added))
         self._settler = Settler(self.connect(), self.ledger, assembled.hooks)
-        context = Context(
+        self.context = Context(
             ledger=self.ledger,
             settler=self._settler,
             clock=ServerClock(),
@@ -64,7 +67,7 @@ class Steps:
             connect=self.connect,
             report_call=lambda _who, _begins: None,
         )
-        self.intake = Intake(config, context, Engine(serve(assembled.served), context, threads=1))
+        self.intake = Intake(config, self.context, Engine(serve(assembled.served), self.context, threads=1))
 
     def connect(self, name: str = "me") -> QueueStream:
         self.streams.append(QueueStream(Wire(self.url), self.keys, name))
@@ -210,3 +213,70 @@ def test_given_small_batches_then_two_for_each_call_are_held_and_of_other_reques
         if steps.ledger.active < 32:
             steps.step()
     assert steps.ledger.active == 32
+
+
+@pytest.mark.parametrize(
+    ("others_idle", "ttl_ms", "count", "returned"),
+    [(True, 60_000, 1, True), (False, 60_000, 1, False), (True, 1_500, 1, False), (True, 60_000, 5, False)],
+    ids=["others idle", "nobody idle", "no time for another", "more than there is room for"],
+)
+def test_given_no_time_here_then_another_worker_that_is_idle_has_it_and_else_it_is_told_so_at_once(
+    redis_client: redis.Redis,
+    keys: QueueKeys,
+    worker: Callable[[int], Steps],
+    leftovers: Leftovers,
+    others_idle: bool,
+    ttl_ms: int,
+    count: int,
+    returned: bool,
+) -> None:
+    if returned or count > 4:
+        leftovers.expected("what is handed back, or not read, is not run")
+    steps = worker(2)
+    steps.intake._engine.forecast.hopeless = lambda works, **_: list(works)  # type: ignore[method-assign]
+    if others_idle:
+        steps.context.others_idle.set()
+    requests = echoes(count, "late")
+    admit(redis_client, keys, requests, ttl_ms=ttl_ms)
+    steps.step()
+    steps.settle(count)
+    assert steps.ledger.active == 0
+    pending = redis_client.xpending_range(keys.lanes[0], GROUP, "-", "+", 10)
+    if returned:
+        assert [(one["consumer"], one["times_delivered"]) for one in pending] == [(b"handback", 0)]
+        # It rests no time: whoever looks next has it
+        (taken,) = (
+            steps.connect("other")
+            .reclaim(keys.lanes[0], lease_ms=LEASE_MS, room=1, max_deliveries=3, solo=False)
+            .deliveries
+        )
+        assert taken.deliveries == 1
+    else:
+        assert pending == []
+        (raw,) = redis_client.lrange(keys.result(requests[0].id), 0, -1)
+        error = decode_result(raw).error
+        assert error is not None
+        assert error.code is ErrorCode.EXPIRED
+
+
+def test_given_living_workers_then_the_supervisor_tells_its_own_whether_another_is_idle(
+    redis_client: redis.Redis, keys: QueueKeys, redis_server: RedisServer
+) -> None:
+    said: list[tuple[str, bool]] = []
+
+    class Told:
+        name, facts, stats = "ours", {}, {"settled": 0, "held": 0, "at": 1.0, "busy_s": 0, "full_s": 0, "loads": []}
+
+        def tell(self, kind: str, idle: bool) -> None:
+            said.append((kind, idle))
+
+    fleet = Fleet(WorkerConfig(redis_url=redis_server.url, queue=keys.queue, prefix=keys.prefix))
+    redis_client.hset(keys.fleet, "v", 1)
+    wire = Wire(redis_server.url)
+    for held in ("3", "0", "nonsense"):
+        wire.call("heartbeat", [keys.workers, keys.worker("other")], ["other", 5_000, "held", held, "rate", "2.5"])
+        fleet.heartbeat([Told()])  # type: ignore[list-item]
+    assert said == [("idle", False), ("idle", True), ("idle", False)]
+    assert redis_client.hget(keys.fleet, "rate") == b"2.5"
+    fleet.close()
+    wire.close()

@@ -92,3 +92,12 @@ def once(path: str) -> str:
 
 
 hanging = pipeline.input("path").map("path", "found", once).output("found")
+
+
+def costly(numbers: list[int]) -> list[float]:
+    """20 ms a call and 1 ms for each number: the cost of a model, known to the test; when it ended, in unix ms."""
+    time.sleep(0.02 + 0.001 * len(numbers))
+    return [time.time() * 1000] * len(numbers)
+
+
+priced = pipeline.input("n").map("n", "at", costly, max_batch_size=16).output("at")

@@ -9,7 +9,7 @@ from clipfleet.batching.errors import BatchingError, Closed, Full, FunctionFaile
 from clipfleet.batching.knee import knee, measured
 from clipfleet.batching.line import Lane, Taken
 from clipfleet.batching.rule import BatchPolicy, BatchQueue, Launch, Reason, Wait
-from clipfleet.batching.stage import Batch, BatcherStats
+from clipfleet.batching.stage import Batch, BatcherStats, Outlook
 
 __all__ = [
     "Batch",
@@ -25,6 +25,7 @@ __all__ = [
     "FunctionFailed",
     "Lane",
     "Launch",
+    "Outlook",
     "Reason",
     "RunCost",
     "Taken",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clipfleet.batching.errors import Closed, Full
 from clipfleet.batching.line import Lane
-from clipfleet.batching.stage import Batch, BatcherStats, Monitor, Stage, take_from
+from clipfleet.batching.stage import Batch, BatcherStats, Monitor, Outlook, Stage, take_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -204,6 +204,16 @@ class Batcher(Generic[T]):
         """Seconds that a run of `n` items is expected to take; None before the first."""
         with self._lock:
             return self._stage.queue.estimate(n)
+
+    def at_least(self, n: int) -> float | None:
+        """Seconds that a run of `n` items takes for certain; None while too little is known."""
+        with self._lock:
+            return self._stage.queue.cost.at_least(n)
+
+    def outlook(self, lane: Lane) -> Outlook:
+        """What stands before an item that comes now."""
+        with self._lock:
+            return self._stage.outlook(lane, time.monotonic())
 
     def drain(self) -> list[T]:
         """Remove and return all that waits."""

@@ -11,6 +11,7 @@ GROWTH = 2  # a run is never sized beyond so many times the largest of late, wha
 VARIED = 0.06  # variance of the sizes over their mean square from which on the shape of the line is believed
 # One run in twenty may take longer than `most` allows for: up by so much when it does, down by so little when not.
 LATER, SOONER, LATEST = 0.0475, 0.0025, 2.0
+SURE_RUNS = 10  # fewer say too little to refuse anybody for what they took
 WORTH = 9 / 8  # where one item alone takes too long, as many run as lengthen it by no more than this
 
 
@@ -93,10 +94,9 @@ class RunCost:
     def most(self, seconds: float, ceiling: int) -> int:
         """The most items, 1 to `ceiling`, whose run takes at most `seconds`, 19 times of 20.
 
-        Where `estimate` may be too low, this must not be, and what it says decides which sizes are seen. So the shape
-        of the line is taken from runs of different sizes, and kept while they are alike; until there are such runs,
-        time is taken to grow in proportion to the items, which it never outgrows. 1 before the first run, then at most
-        twice the largest of late; 2 are tried once, since from one size nothing is learnt.
+        Where `estimate` may be too low, this must not be, and what it says decides which sizes are seen (see
+        `_shaped`). 1 before the first run, then at most twice the largest of late; 2 are tried once, since from one
+        size nothing is learnt.
 
         Where one item alone takes longer than `seconds`, fewer would hardly be quicker and much dearer: then it is the
         most that lengthen that by an eighth.
@@ -104,13 +104,46 @@ class RunCost:
         if not self._weight:
             return 1
         ceiling = min(ceiling, max(1, int(GROWTH * self._largest)))
-        ratio = 0.0 if self._ratio is None else self._ratio
-        if ratio == math.inf:
+        slope, constant = self._shaped()
+        if slope == 0:
             return ceiling
-        slope = self._t / (self._n + ratio * self._weight)
-        constant = ratio * slope
         seconds = max(seconds / self._late, (slope + constant) * WORTH)
         if slope * ceiling + constant <= seconds:
             return ceiling
         fitting = max(1, int((seconds - constant) / slope * (1 + 1e-9)))
         return max(2, fitting) if self._ratio is None else fitting
+
+    def each(self, n: int) -> float | None:
+        """Seconds that one item of a run of `n` is expected to take; None before the first run.
+
+        Of sizes that were not seen, too: as cautious as `most`.
+        """
+        if not self._weight:
+            return None
+        slope, constant = self._shaped()
+        return slope + constant / n
+
+    def at_least(self, n: int) -> float | None:
+        """Seconds that a run of `n` items takes whatever is not known yet; None while there were few runs.
+
+        Where `estimate` may be too high, this must not be, since somebody is refused for it. While only runs of one
+        size were seen, fewer items may be quicker in proportion, and more of them may cost nothing; and nobody knows
+        of far more than were seen of late.
+        """
+        if self._runs < SURE_RUNS:
+            return None
+        slope, constant = self._shaped()
+        seconds = slope * min(n, GROWTH * self._largest) + constant
+        return seconds if self._ratio is not None else min(seconds, self._t / self._weight)
+
+    def _shaped(self) -> tuple[float, float]:
+        """Seconds an item and seconds a run: the scale of late, with the shape as far as it is known.
+
+        It is taken from runs of different sizes, and kept while they are alike; until there are such runs, time is
+        taken to grow in proportion to the items, which it never outgrows.
+        """
+        ratio = 0.0 if self._ratio is None else self._ratio
+        if ratio == math.inf:
+            return 0.0, self._t / self._weight
+        slope = self._t / (self._n + ratio * self._weight)
+        return slope, ratio * slope

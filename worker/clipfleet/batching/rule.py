@@ -97,11 +97,15 @@ class Wait(NamedTuple):
 
 
 class BatchQueue(Generic[T]):
-    """The items that wait for one stage, and the rule over them. Owned by one thread; every time in seconds."""
+    """The items that wait for one stage, and the rule over them. Owned by one thread; every time in seconds.
+
+    Attributes:
+        cost: what was learnt of its runs.
+    """
 
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
-        self._cost = RunCost()
+        self.cost = RunCost()
         self._horizon = policy.max_delay_s
         self._interactive: Line[T] = Line()
         self._bulk: Line[T] = Line()
@@ -123,6 +127,12 @@ class BatchQueue(Generic[T]):
     def upstream(self) -> int:
         """How many announced items have neither arrived nor been retracted."""
         return len(self._upstream)
+
+    def ahead_of(self, lane: Lane) -> tuple[int, int]:
+        """How many items that wait, and how many that are announced, go before one of this lane that comes now."""
+        if lane is Lane.BULK:
+            return self._count, len(self._upstream)
+        return len(self._interactive.items), self._upstream.interactive
 
     @property
     def oldest_at(self) -> float:
@@ -155,11 +165,7 @@ class BatchQueue(Generic[T]):
 
     def estimate(self, n: int) -> float | None:
         """Seconds that a run of `n` items is expected to take; None before the first."""
-        return self._cost.estimate(n)
-
-    def line(self) -> tuple[float, float] | None:
-        """What was learnt: seconds an item and seconds a run; None before the first run."""
-        return self._cost.line()
+        return self.cost.estimate(n)
 
     def record_run(self, n: int, seconds: float) -> bool:
         """Tell that a run of `n` items took `seconds`.
@@ -167,13 +173,13 @@ class BatchQueue(Generic[T]):
         Returns:
             Whether `next_batch` may now launch earlier than it last said.
         """
-        self._cost.observe(n, seconds)
-        run = self._cost.estimate(self.policy.max_batch_size)
+        self.cost.observe(n, seconds)
+        run = self.cost.estimate(self.policy.max_batch_size)
         if run is not None:
             self._horizon = max(run, self.policy.max_delay_s)
         if not self._told_apart:
             return False
-        before, self._bulk_most = self._bulk_most, self._cost.most(self._bulk_s, self.policy.max_batch_size)
+        before, self._bulk_most = self._bulk_most, self.cost.most(self._bulk_s, self.policy.max_batch_size)
         return self._bulk_most < before and self._full
 
     def announce(self, n: int = 1, *, now: float, lane: Lane = Lane.INTERACTIVE) -> range:
@@ -258,7 +264,7 @@ class BatchQueue(Generic[T]):
 
     def _pays(self) -> bool:
         """Whether one more item saves more than it costs those that are there: its coming, and its part of the run."""
-        gap, line = self._upstream.gap_s, self._cost.line()
+        gap, line = self._upstream.gap_s, self.cost.line()
         return gap is not None and line is not None and self._count * (gap + line[0]) <= line[1]
 
     def _overdue(self, now: float, due: float) -> Launch | Wait:
@@ -303,8 +309,8 @@ class BatchQueue(Generic[T]):
     def _fill(self, interactive: int, now: float) -> int:
         """How many bulk items may run with so many interactive ones, whatever their share is."""
         if self.is_due(now):
-            alone = self._cost.estimate(interactive) or 0.0
-            most = self._cost.most(alone + self._part_s, self.policy.max_batch_size)
+            alone = self.cost.estimate(interactive) or 0.0
+            most = self.cost.most(alone + self._part_s, self.policy.max_batch_size)
         else:
             most = self._bulk_most
         return max(0, most - interactive)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from clipfleet.batching.choice import choose
 from clipfleet.batching.errors import Closed, Full
+from clipfleet.batching.line import Lane
 from clipfleet.batching.rule import BatchPolicy, BatchQueue, Launch, Reason
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ RETRY_RANGE_S = (0.001, 30.0)
 
 
 class Monitor:
-    """What the stages of one device share: the lock, their sleeping takers, and what bulk is owed."""
+    """What the stages of one device share: the lock, their sleeping takers, what bulk is owed, and what runs."""
 
-    __slots__ = ("_asleep", "_changed", "lock", "owed_s")
+    __slots__ = ("_asleep", "_changed", "busy_until", "lock", "owed_s")
 
     def __init__(self) -> None:
         self.owed_s = 0.0  # of the device: what bulk batches are owed, see ``choose``
+        self.busy_until = -math.inf  # when the batch that was taken last will be done at the earliest
         # Reentrant, as the garbage collector may close an abandoned batcher in the midst of one of its own calls.
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
@@ -65,6 +67,7 @@ class BatcherStats:
         max_wait_s: the longest of them.
         bulk_most: items that a batch of bulk work may hold by what is known now.
         line: seconds an item and seconds a run, as learnt; None before the first run.
+        each_s: seconds that an item of a full batch is expected to take; None before the first run.
     """
 
     waiting: int
@@ -78,12 +81,30 @@ class BatcherStats:
     max_wait_s: float
     bulk_most: int
     line: tuple[float, float] | None
+    each_s: float | None
 
     @property
     def mean_batch(self) -> float:
         """Items per batch; 0.0 before the first."""
         batches = sum(self.sizes.values())
         return self.items / batches if batches else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What stands before a new item of one lane.
+
+    Attributes:
+        running_s: seconds that the batch on the device still takes at the least; 0.0 while that is not known.
+        waiting: items in the queue that go before it.
+        upstream: those that are announced and do.
+        size: items of a full batch.
+    """
+
+    running_s: float
+    waiting: int
+    upstream: int
+    size: int
 
 
 class Batch(Generic[T]):
@@ -174,6 +195,7 @@ class Stage(Generic[T]):
         batch = Batch(self, now, reason, passes=passes)
         size = len(batch)
         self.in_flight += size
+        self.monitor.busy_until = now + (self.queue.cost.at_least(size) or 0.0)
         self._reasons[reason] += 1
         self._sizes[size] += 1
         # Clocks are read in several threads: what was enqueued "after now" has waited for nothing.
@@ -186,6 +208,7 @@ class Stage(Generic[T]):
         """`count` items in flight are done; takes the lock."""
         with self.monitor.lock:
             self.in_flight -= count
+            self.monitor.busy_until = -math.inf
             if passed:
                 took = self.queue.estimate(count) if seconds is None else seconds
                 self.monitor.owed_s += (took or 0.0) / max(1, self.queue.policy.bulk_share - 1)
@@ -196,6 +219,13 @@ class Stage(Generic[T]):
         """Learn what a run took."""
         if self.queue.record_run(count, seconds):
             self.monitor.wake()
+
+    def outlook(self, lane: Lane, now: float) -> Outlook:
+        """What stands before an item of this lane that comes now."""
+        queue = self.queue
+        waiting, upstream = queue.ahead_of(lane)
+        size = queue.bulk_most if lane is Lane.BULK else queue.policy.max_batch_size
+        return Outlook(max(0.0, self.monitor.busy_until - now), waiting, upstream, size)
 
     def empty(self) -> list[T]:
         """Remove and return all that waits."""
@@ -239,7 +269,8 @@ class Stage(Generic[T]):
             wait_s=self._wait_s,
             max_wait_s=self._max_wait_s,
             bulk_most=self.queue.bulk_most,
-            line=self.queue.line(),
+            line=self.queue.cost.line(),
+            each_s=self.queue.cost.each(self.queue.policy.max_batch_size),
         )
 
 

@@ -38,6 +38,11 @@ class Upstream:
     def __len__(self) -> int:
         return len(self._all)
 
+    @property
+    def interactive(self) -> int:
+        """How many of them are interactive."""
+        return len(self._interactive)
+
     def announce(self, n: int, now: float, lane: Lane) -> range:
         """`n` items are on their way; one ticket for each."""
         if not self._all:

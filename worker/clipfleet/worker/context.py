@@ -41,6 +41,7 @@ class Context:
         report_call: told whose model call begins (True) or ends (False): one that never ends must be noticed.
         fingerprint: of the models, for results.
         observer: told of each call of a stage.
+        others_idle: set while another worker of the queue has nothing to do, by what was last heard.
         stop: set when the process is stopping; cuts every wait short.
     """
 
@@ -52,6 +53,7 @@ class Context:
     report_call: Callable[[object, bool], None]
     fingerprint: str = ""
     observer: Observer | None = None
+    others_idle: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)
 
     # The engine's host --------------------------------------------------------------------------------------------

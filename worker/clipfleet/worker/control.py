@@ -8,6 +8,7 @@ from     message                                 meaning
 parent   ``["config", map, name, ...]``          first of all: what to be
 parent   ``["go"]``                              the fleet agreed: start reading
 parent   ``["renewed", t, [[lane, stream id]]]`` leases renewed at monotonic ``t``; those are lost
+parent   ``["idle", bool]``                      whether another worker of the queue has nothing to do
 parent   ``["stop"]``                            finish what is on the device, hand the rest back, exit
 child    ``["ready", map]``                      the model is loaded: fingerprint, dimension, provider
 child    ``["failed", text]``                    it cannot be loaded

@@ -6,6 +6,7 @@ import json
 import logging
 import ssl
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import AuthenticationError, AuthorizationError, ResponseError
@@ -14,6 +15,7 @@ from clipfleet.schemas.errors import ClipfleetError
 from clipfleet.schemas.keys import NAME
 from clipfleet.schemas.limits import HANDBACK_CONSUMER
 from clipfleet.schemas.scripts import load
+from clipfleet.worker.capability import Capability
 from clipfleet.worker.connection import LOST
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.stream import QueueStream, is_out_of_memory
@@ -31,7 +33,6 @@ log = logging.getLogger(__name__)
 
 PRESENCE_TTL_MS = 5_000
 ALIVE_MS = 5_000
-HEARTBEAT_WINDOW_S = 1.0
 TIDY_EVERY_S = 30.0
 FORGOTTEN_MS = 60_000  # a consumer without work that nobody has heard of for so long is nobody's
 OLDEST_SERVER = (6, 2)
@@ -54,8 +55,7 @@ class Fleet:
         # Shorter than a third of the lease: a renewal that hangs must leave time for another.
         self._wire = Wire(config.redis_url, timeout_s=min(2.0, config.lease_ms / 4000.0))
         self.patience = Patience("speaking for the workers")
-        self._settled: dict[str, tuple[float, int]] = {}
-        self._rates: dict[str, float] = {}
+        self._capabilities: defaultdict[str, Capability] = defaultdict(Capability)
         self._tidy_at = time.monotonic() + TIDY_EVERY_S
 
     def check_server(self) -> None:
@@ -126,8 +126,7 @@ class Fleet:
         for lane, entries in held.items():
             stream.hand_back(lane, entries.items(), idle_ms=self._config.lease_ms)
         stream.leave(consumer)
-        self._settled.pop(consumer, None)
-        self._rates.pop(consumer, None)
+        self._capabilities.pop(consumer, None)
 
     def heartbeat(self, children: Sequence[Child]) -> None:
         """Say that these live, with their figures, and now and then tidy up after those who do not."""
@@ -137,7 +136,7 @@ class Fleet:
             flat = [part for pair in presence.items() for part in pair]
             self._wire.call("heartbeat", [keys.workers, keys.worker(child.name)], [child.name, PRESENCE_TTL_MS, *flat])
         if children:
-            self._publish_rate()
+            self._survey(children)
             self._offer_admission()
             if not self._wire.command("EXISTS", keys.fleet):
                 for child in children:
@@ -148,21 +147,13 @@ class Fleet:
 
     def _figures(self, child: Child) -> dict[str, Any]:
         stats = child.stats
-        now, settled = time.monotonic(), stats.get("settled", 0)
-        before, count = self._settled.get(child.name, (now, settled))
-        if now - before >= HEARTBEAT_WINDOW_S and settled > count:
-            # While it had nothing to do it was not slow: only busy stretches count.
-            sample = (settled - count) / (now - before)
-            known = self._rates.get(child.name)
-            self._rates[child.name] = sample if known is None else known + 0.3 * (sample - known)
-        if now - before >= HEARTBEAT_WINDOW_S or child.name not in self._settled:
-            self._settled[child.name] = (now, settled)
+        rate = self._capabilities[child.name].observe(stats) if stats else 0.0
         stages = stats.get("stages", {})
         items = sum(stage["items"] for stage in stages.values())
         batches = sum(stage["batches"] for stage in stages.values())
         return {
-            "rate": round(self._rates.get(child.name, 0.0), 3),
-            "settled": settled,
+            "rate": round(rate, 3),
+            "settled": stats.get("settled", 0),
             "failed": stats.get("failed", 0),
             "held": stats.get("held", 0),
             "items": items,
@@ -171,14 +162,22 @@ class Fleet:
             "costs": json.dumps({name: stage["cost_ms"] for name, stage in stages.items() if stage["cost_ms"]}),
         }
 
-    def _publish_rate(self) -> None:
-        """The fleet's rate, for ``retry_after``: the sum over all living workers, whoever writes it last."""
+    def _survey(self, children: Sequence[Child]) -> None:
+        """Look at all living workers: say what the fleet can do, and tell ours whether another is idle.
+
+        What it can do is the sum over them, for ``retry_after``, whoever writes it last.
+        """
         keys = self._config.keys
         seconds, _ = self._wire.command("TIME")
         living = self._wire.command("ZRANGEBYSCORE", keys.workers, int(seconds) * 1000 - ALIVE_MS, "+inf")
         # Whoever may write to this Redis may have put any name and any rate there.
         names = [name for name in map(_text, living) if NAME.match(name)]
-        total = sum(map(_rate, self._wire.batch([("HGET", keys.worker(name), "rate") for name in names])))
+        told = self._wire.batch([("HMGET", keys.worker(name), "rate", "held") for name in names])
+        figures = {name: one for name, one in zip(names, told, strict=True) if isinstance(one, list)}
+        idle = {name for name, (_, held) in figures.items() if held == b"0"}
+        for child in children:
+            child.tell("idle", bool(idle - {child.name}))
+        total = sum(_rate(rate) for rate, _ in figures.values())
         if total > 0:
             self._wire.command("HSET", keys.fleet, "rate", round(total, 3))
 

@@ -40,6 +40,8 @@ BULK_SHARE = 8
 # that quick bulk work is not held up, and slow bulk work costs Redis no more than 125 looks a second.
 FIRST_LULL_MS, MOST_LULL_MS = 1, 8
 PARK_MS = 1_000
+# What another worker that is idle may still do in time: it is found there within a second.
+HANDED_ON_AT_LEAST_S = 2.0
 # A parked request rests for PARK_MS and is found again by a look that comes every RECLAIM_EVERY_S.
 PARKED_AT_MOST_S = 2.5
 # A read that was blocked when its connection went may be given something for BLOCK_MS more; two looks see it.
@@ -107,16 +109,17 @@ class Intake:
             # the first look at it: else it would wait for the end of the backlog, and expire.
             if not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S) or self._blind:
                 return
-            self._accept(self._read())
+            room = self._room()
+            found = self._read(room)
+            self._accept(found, contended=len(found) >= room)
         else:
             self._accept(self._read_beside_bulk())
         self._patience.fine()
 
     # Reading ------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> list[Delivery]:
+    def _read(self, room: int) -> list[Delivery]:
         """What is there, interactive first and a share for bulk; or the first entry that comes."""
-        room = self._room()
         interactive, bulk = self._interactive, self._bulk
         # One place cannot be divided: bulk has it each eighth time.
         reserved = max(1, room // BULK_SHARE) if room > 1 or self._passed >= BULK_SHARE - 1 else 0
@@ -218,7 +221,8 @@ class Intake:
 
     # Sorting out --------------------------------------------------------------------------------------------------
 
-    def _accept(self, deliveries: Sequence[Delivery]) -> None:
+    def _accept(self, deliveries: Sequence[Delivery], *, contended: bool = False) -> None:
+        """Hold these; ``contended``: there are likely more than there was room for."""
         if not deliveries:
             return
         now, keys, most = time.monotonic(), self._keys, self._config.max_request_bytes
@@ -240,7 +244,7 @@ class Intake:
         self._context.settler.put(outcomes)
         if works:
             self._most = max(map(self._most_of, {work.program for work in works}))
-        self._engine.submit(self._storable(works), now)
+        self._engine.submit(self._in_time(self._storable(works), contended=contended), now)
 
     def _cancelled(self, entries: Sequence[Entry]) -> list[bool]:
         """Which are not wanted any more. What is held must go on whatever Redis says: it is asked again later."""
@@ -291,6 +295,33 @@ class Intake:
             values=values,
         )
 
+    def _in_time(self, works: list[Work], *, contended: bool) -> list[Work]:
+        """Answer those that would be run too late, before anything is spent on them."""
+        late = set(self._engine.forecast.hopeless(works, contended=contended))
+        if not late:
+            return works
+        kept = [work for work in works if work not in late]
+        if not contended and self._context.others_idle.is_set():
+            # Redis deals entries out in turn, to who is busy as well as to who is not.
+            others = [work for work in late if self._context.left_s(work) >= HANDED_ON_AT_LEAST_S]
+            late.difference_update(others)
+            self._hand_back([work.entry for work in others], idle_ms=self._config.lease_ms)
+        text = f"{ErrorCode.EXPIRED.meaning}: it would have been, by what was ahead of it"
+        self._context.settler.put(
+            [Outcome(work.entry, error_for(ErrorCode.EXPIRED, text, request_id=work.request.id)) for work in late]
+        )
+        return kept
+
+    def _hand_back(self, entries: Sequence[Entry], *, idle_ms: int) -> None:
+        """Leave these in the queue, their delivery count as if they had not been read."""
+        for lane in self._keys.lanes:
+            ids = [(entry.stream_id, entry.deliveries - 1) for entry in entries if entry.lane == lane]
+            try:
+                self._stream.hand_back(lane, ids, idle_ms=idle_ms)
+            except REFUSED as error:  # their leases will run out instead
+                self._patience.trouble(error)
+        self._context.ledger.remove(entries)
+
     def _uses_store(self, entry: Entry) -> bool:
         return entry.request is not None and self._engine.served.uses_store(entry.request.pipeline)
 
@@ -311,11 +342,5 @@ class Intake:
                 else:
                     parked.append(work.entry)
         self._context.settler.put(hopeless)
-        for lane in self._keys.lanes:
-            ids = [(entry.stream_id, entry.deliveries - 1) for entry in parked if entry.lane == lane]
-            try:
-                self._stream.hand_back(lane, ids, idle_ms=max(0, self._config.lease_ms - PARK_MS))
-            except REFUSED as error:  # their leases will run out instead
-                self._patience.trouble(error)
-        self._context.ledger.remove(parked)
+        self._hand_back(parked, idle_ms=max(0, self._config.lease_ms - PARK_MS))
         return [work for work in works if not work.program.needs_store]

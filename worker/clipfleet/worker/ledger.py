@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
@@ -23,12 +24,18 @@ class Ledger:
 
     Args:
         lease_s: how long an entry is ours without a renewal.
+        full: so many active entries are more than can be under way at a time.
         report: told of every change, ``(added, removed)``, before it takes effect for added ones: the supervisor
             renews what was reported, and must know of an entry before it is worked on.
     """
 
-    def __init__(self, lease_s: float, report: Callable[[list[Entry], list[Entry]], None]) -> None:
+    def __init__(
+        self, lease_s: float, report: Callable[[list[Entry], list[Entry]], None], *, full: int = sys.maxsize
+    ) -> None:
         self._lease_s = lease_s
+        self._full = full
+        self._busy_s = self._full_s = 0.0
+        self._booked_at = time.monotonic()
         self._report = report
         self._held: dict[tuple[str, str], Entry] = {}
         self._stored: set[tuple[str, str]] = set()
@@ -57,16 +64,24 @@ class Ledger:
         """Entries that wait for the store."""
         return len(self._stored)
 
+    def times(self) -> tuple[float, float]:
+        """Seconds since the start in which anything was active, and in which more was than can be under way."""
+        with self._changed:
+            self._book()
+            return self._busy_s, self._full_s
+
     def add(self, entries: list[Entry]) -> None:
         """Hold entries."""
         self._report(entries, [])
         with self._changed:
+            self._book()
             self._active.update(entry.lane for entry in entries if entry.place not in self._held)
             self._held.update((entry.place, entry) for entry in entries)
 
     def to_store(self, entries: Iterable[Entry]) -> None:
         """These wait for the store from now on."""
         with self._changed:
+            self._book()
             going = [one for one in entries if one.place in self._held and one.place not in self._stored]
             self._stored.update(entry.place for entry in going)
             self._active.subtract(entry.lane for entry in going)
@@ -75,6 +90,7 @@ class Ledger:
     def remove(self, entries: Iterable[Entry]) -> None:
         """Hold them no longer: settled, lost or handed back."""
         with self._changed:
+            self._book()
             gone = [entry for entry in entries if self._held.pop(entry.place, None) is not None]
             self._active.subtract(entry.lane for entry in gone if entry.place not in self._stored)
             self._stored.difference_update(entry.place for entry in gone)
@@ -125,6 +141,15 @@ class Ledger:
         if self._renewed_at > oldest:
             return []
         return [entry for entry in entries if entry.read_at < oldest]
+
+    def _book(self) -> None:
+        """Book the time since the last change; before the next one."""
+        now = time.monotonic()
+        since, self._booked_at = now - self._booked_at, now
+        if self.active:
+            self._busy_s += since
+            if self.active >= self._full:
+                self._full_s += since
 
     def _wake(self) -> None:
         if self._wanted:

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.pipeline.engine import Engine, start_thread
@@ -33,6 +34,7 @@ from clipfleet.worker.stream import QueueStream
 from clipfleet.worker.wire import Wire
 
 if TYPE_CHECKING:
+    from clipfleet.pipeline.program import Served
     from clipfleet.worker.entry import Entry
 
 __all__ = ["main"]
@@ -65,6 +67,12 @@ def main(channel_fd: int) -> int:
     return Process(config, name, channel, assembled).run()
 
 
+def _at_once(config: WorkerConfig, served: Served) -> int:
+    """Requests that can be under way at a time, of whatever pipeline."""
+    sizes = [program.at_once for variants in served.programs.values() for program in variants.values()]
+    return min((size for size in sizes if size is not None), default=config.most_batch)
+
+
 class Process:
     """The running parts of one worker process."""
 
@@ -73,8 +81,9 @@ class Process:
         self._name = name
         self._channel = channel
         self._streams: list[QueueStream] = []
+        self._began_at = time.monotonic()
         self._reporter = Reporter(channel)
-        self._ledger = Ledger(config.lease_ms / 1000.0, self._reporter.holding)
+        self._ledger = Ledger(config.lease_ms / 1000.0, self._reporter.holding, full=_at_once(config, assembled.served))
         self._settler = Settler(self._connect(), self._ledger, assembled.hooks)
         self._context = Context(
             ledger=self._ledger,
@@ -137,7 +146,9 @@ class Process:
                 kind, *rest = self._channel.receive()
                 if kind == "stop":
                     return
-                if kind == "renewed":
+                if kind == "idle":
+                    (self._context.others_idle.set if rest[0] else self._context.others_idle.clear)()
+                elif kind == "renewed":
                     at, lost = rest
                     self._ledger.forget((lane, one) for lane, one in lost)
                     self._ledger.renewed(at)
@@ -152,7 +163,12 @@ class Process:
         for stats in stages.values():
             for size, count in stats.sizes.items():
                 sizes[size] = sizes.get(size, 0) + count
+        busy_s, full_s = self._ledger.times()
         return {
+            "at": time.monotonic() - self._began_at,
+            "busy_s": busy_s,
+            "full_s": full_s,
+            "loads": [astuple(load) for load in self._engine.forecast.loads()],
             "settled": self._settler.settled,
             "failed": self._settler.failed,
             "held": len(self._ledger),

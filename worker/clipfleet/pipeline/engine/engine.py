@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import BatcherGroup, Closed, Lane
 from clipfleet.pipeline.engine.device import DeviceLoop
+from clipfleet.pipeline.engine.forecast import Forecast
 from clipfleet.pipeline.engine.guard import start_thread
 from clipfleet.pipeline.engine.incident import incident
 from clipfleet.pipeline.engine.pool import Pool, PoolThread
@@ -52,6 +53,10 @@ class Engine:
         threads: size of the shared pool.
         rows: rows below requests that may be live at once.
         most_s: seconds after which a call that has no timeout and holds a pool's thread ends it all; None: never.
+
+    Attributes:
+        served: as given.
+        forecast: what its stages cost, and who cannot be answered in time any more.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Engine:
             for number in range(pool.size)
         ]
         self._loops.append(self._timed(PoolThread(self._pools[SHARED], 0, express=True), None))
+        self.forecast = Forecast(served.stages, self._batchers, self._pools)
         self._stopped = threading.Event()
         self._watchdog: threading.Thread | None = None
 

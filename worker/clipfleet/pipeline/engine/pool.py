@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.operators.operator import Item, current
 from clipfleet.pipeline.engine.incident import incident
 from clipfleet.pipeline.engine.jobs import Jobs
 from clipfleet.pipeline.engine.leash import GivenUp, Leash
+from clipfleet.pipeline.engine.load import MeanCost
 from clipfleet.pipeline.foreign import contained
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 
@@ -56,6 +58,11 @@ class Pool:
         self.drop = drop
         self.jobs: Jobs[tuple[EachStage | None, list[Task]]] = Jobs()
         self.stopping = False
+        self._costs: defaultdict[EachStage, MeanCost] = defaultdict(MeanCost)
+
+    def cost(self, stage: EachStage) -> MeanCost:
+        """What an item of a stage costs a thread of this pool."""
+        return self._costs[stage]
 
     def put(self, stage: EachStage | None, tasks: list[Task]) -> None:
         """Have these, of one lane, run by ``stage``; or, without one, their groups continued."""
@@ -82,6 +89,7 @@ class PoolThread:
         self.express = express
         self.name = f"{pool.name or 'prepare'}-{'express' if express else instance}"
         self.leash = Leash()
+        self._spent_s = 0.0  # on the items of the present chunk
 
     def again(self) -> PoolThread:
         """Another one in its place."""
@@ -117,7 +125,7 @@ class PoolThread:
         """A chunk saves waking a thread for each item; it must not keep finished ones from a batch."""
         done: list[Task] = []
         values: list[Any] = []
-        since = time.monotonic()
+        self._spent_s, since = 0.0, time.monotonic()
         for task in tasks:
             if task.work.over:
                 self.pool.drop([task])
@@ -127,8 +135,14 @@ class PoolThread:
             values.append(value)
             if time.monotonic() - since > CHUNK_S:
                 self.pool.advance(done, values)
+                self._book(stage, len(done))
                 done, values, since = [], [], time.monotonic()
         self.pool.advance(done, values)
+        self._book(stage, len(done))
+
+    def _book(self, stage: EachStage, items: int) -> None:
+        self.pool.cost(stage).observe(items, self._spent_s)
+        self._spent_s = 0.0
 
     def _one(self, stage: EachStage, task: Task) -> Any:
         """The stage's value for one item, or its verdict."""
@@ -150,6 +164,7 @@ class PoolThread:
             value = incident(unforeseen, ErrorCode.INTERNAL, work.request.id, stage.name)
         self.leash.end()
         task.lap("prepare")
+        self._spent_s += task.mark - began
         if host.observer is not None:
             host.observer.ran(stage.name, self.name, began, task.mark, 1, [work.request.id], [began - came])
         return value
