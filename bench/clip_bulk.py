@@ -16,43 +16,71 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import psutil
 import redis
 
 from bench.clip_fleet import Fleet, changed, fleets, per_core
-from bench.clip_work import (
-    BATCHES,
-    Parts,
-    PictureLimit,
-    carry_out,
-)
+from bench.clip_work import BATCHES, Parts, PictureLimit, allowed, carry_out
+from bench.harness import cpu_s
 from bench.pictures import jpeg
 from bench.pipelines import DIFFERENT
 from bench.results import Figure
 from bench.stats import ratios
 from clipfleet.models import resolve_model
 from clipfleet.schemas.keys import QueueKeys
-from clipfleet.store import Store, StoreConfig
+from clipfleet.store import Row, Store, StoreConfig
 from clipfleet.store.lite import LiteServer, check_lite_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MODEL, UNIT, TARGET = "ViT-B-32/random", "pictures/s", ">= 0.9"
+TITLE = "clipfleet index"
 FLAT = "<= 1.1"  # memory at the end of the run to that in its middle
-SHORTEST = 4_000  # pictures; up to half of so many, libraries are still being loaded on first use
+SHORTEST = 4_000  # pictures; of fewer, the part that is looked at takes too short to tell growth
 FOLDER = 500  # files of a folder
-LOOK_S = 0.2
+LOOK_S = 0.1
+ROWS, ROWS_AT_ONCE = 2_000, 16  # written to the store alone: as many at once as a process of the worker writes
+# What is looked at of a run: not how it starts (connecting, loading) nor how it ends (comparing store and manifest).
+FROM, TO = 0.1, 0.9
+WHO = ("producer", "worker", "redis", "store")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was to be seen at a moment: seconds, requests settled, resident bytes of producer and worker."""
+    """What was to be seen at a moment.
+
+    Attributes:
+        at: seconds.
+        settled: requests answered until then.
+        producer: its resident bytes, with all that it started.
+        worker: the worker's.
+        cpu: seconds of a core that each of ``WHO`` has used.
+    """
 
     at: float
     settled: int
     producer: int
     worker: int
+    cpu: tuple[float, ...] = (0.0,) * len(WHO)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One run, and what there was beside it.
+
+    Attributes:
+        samples: of the run, in order.
+        rate: pictures a second that the cores allow.
+        rate_with_store: the same with what writing a row takes added.
+        cpu_ms: of a core for each picture, decoding and model alone.
+    """
+
+    samples: Sequence[Sample]
+    rate: float
+    rate_with_store: float
+    cpu_ms: float
 
 
 def run(*, model: str = MODEL, rounds: int = 1, count: int = 20_000, quick: bool = False) -> list[Figure]:
@@ -68,16 +96,55 @@ def run(*, model: str = MODEL, rounds: int = 1, count: int = 20_000, quick: bool
         parts = Parts(bundle, BATCHES[2:5] if quick else BATCHES)
         stack.callback(parts.close)
         limit = PictureLimit(parts, pictures, 64 if quick else 256)
+        store = StoreLimit(lite, bundle.config.dimension, parts.cores)
         flags = ["--model", model, "--milvus-uri", lite.uri, *per_core()]
         ours = stack.enter_context(fleets({"worker": flags}))["worker"]
-        limits, runs = [], []
-        for number in range(rounds):
-            before = limit.rate()
-            runs.append(_indexed(ours, folder, f"bench_bulk_{number}", count, lite.uri))
-            limits.append((before + limit.rate()) / 2)
+        found = [_round(limit, store, ours, folder, f"bench_bulk_{number}", count) for number in range(rounds)]
         files = f"{count:,} files of {DIFFERENT} different pictures, read through the page cache"
-        about = f"{limit.way}; Milvus Lite {check_lite_version()}; {files}"
-        return _lines(limits, runs, about)
+        return _lines(found, f"{limit.way}; Milvus Lite {check_lite_version()}; {files}")
+
+
+class StoreLimit:
+    """What writing rows takes alone, one after the other.
+
+    Args:
+        lite: the store.
+        dimension: of its vectors.
+        cores: that share the work.
+    """
+
+    def __init__(self, lite: LiteServer, dimension: int, cores: int) -> None:
+        self.lite = lite
+        self._cores = cores
+        vectors = np.random.default_rng(0).standard_normal((ROWS, dimension)).astype(np.float32)
+        self._rows = [Row(f"{number}", one, {"path": f"{number}"}) for number, one in enumerate(vectors)]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the store's process."""
+        return () if self.lite.pid is None else (self.lite.pid,)
+
+    def seconds(self) -> float:
+        """For each row, when all cores share it: processor time of whoever writes and of the store."""
+        with contextlib.closing(Store(StoreConfig(self.lite.uri, timeout_s=120.0))) as store:
+            store.ensure_collection("bench_rows", fingerprint="bench", dimension=len(self._rows[0].vector))
+            store.upsert("bench_rows", self._rows[:ROWS_AT_ONCE])  # connecting is over
+            before = time.process_time() + cpu_s(*self.pids)
+            for first in range(0, ROWS, ROWS_AT_ONCE):
+                store.upsert("bench_rows", self._rows[first : first + ROWS_AT_ONCE])
+            taken = time.process_time() + cpu_s(*self.pids) - before
+            store.drop("bench_rows")
+        return taken / ROWS / self._cores
+
+
+def _round(limit: PictureLimit, store: StoreLimit, ours: Fleet, folder: Path, collection: str, count: int) -> Round:
+    looks = [(limit.decode(), limit.model())]
+    writing = store.seconds()
+    samples = _indexed(ours, folder, collection, count, store)
+    looks.append((limit.decode(), limit.model()))
+    rate = statistics.mean(allowed(*parts) for parts in looks)
+    cpu_ms = statistics.mean(sum(part.cpu_ms for part in parts) for parts in looks)
+    return Round(samples, rate, 1 / (1 / rate + writing), cpu_ms)
 
 
 def write(folder: Path, pictures: Sequence[bytes], count: int) -> None:
@@ -91,27 +158,29 @@ def write(folder: Path, pictures: Sequence[bytes], count: int) -> None:
         os.link(folder / "first" / f"{number % len(pictures)}.jpg", place / f"{number}.jpg")
 
 
-def _indexed(fleet: Fleet, folder: Path, collection: str, count: int, uri: str) -> list[Sample]:
+def _indexed(fleet: Fleet, folder: Path, collection: str, count: int, beside: StoreLimit) -> list[Sample]:
     """Index all of it with the command that people use, and look on."""
-    queue = fleet.queue
+    queue, lite = fleet.queue, beside.lite
     command = [sys.executable, "-m", "clipfleet.cli", "index", str(folder / "pictures"), "--queue", queue]
     command += ["--collection", collection, "--manifest", str(folder / f"{collection}.sqlite")]
     samples: list[Sample] = []
-    with changed(CLIPFLEET_REDIS_URL=fleet.url, MILVUS_URI=uri), redis.Redis.from_url(fleet.url) as client:
+    with changed(CLIPFLEET_REDIS_URL=fleet.url, MILVUS_URI=lite.uri), redis.Redis.from_url(fleet.url) as client:
         base = settled(client, queue)
         indexing = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        # Redis and the worker, as a fleet has them.
+        served, worker = fleet.pids
         try:
             while indexing.poll() is None:
                 now = settled(client, queue) - base
-                if not samples or now > samples[-1].settled:
-                    samples.append(Sample(time.perf_counter(), now, resident(indexing.pid), resident(fleet.pids[-1])))
-                time.sleep(LOOK_S)  # between two looks: heartbeats come once a second
+                used = tuple(cpu_s(*pids) for pids in ((indexing.pid,), (worker,), (served,), beside.pids))
+                samples.append(Sample(time.perf_counter(), now, resident(indexing.pid), resident(worker), used))
+                time.sleep(LOOK_S)  # between two looks at what others do
         finally:
             indexing.kill()
             indexing.wait()
     if indexing.returncode:
         raise RuntimeError(f"clipfleet index ended with {indexing.returncode}")
-    with contextlib.closing(Store(StoreConfig(uri, timeout_s=120.0))) as store:
+    with contextlib.closing(Store(StoreConfig(lite.uri, timeout_s=120.0))) as store:
         rows = store.count(collection)
     if rows != count:
         raise RuntimeError(f"{rows} rows of {count} are there")
@@ -119,10 +188,16 @@ def _indexed(fleet: Fleet, folder: Path, collection: str, count: int, uri: str) 
 
 
 def settled(client: redis.Redis, queue: str) -> int:
-    """Requests that the queue's workers have answered, as their heartbeats say."""
-    keys = QueueKeys(queue, "clipfleet")
-    names = client.zrange(keys.workers, 0, -1)
-    return sum(int(client.hget(keys.worker(name.decode()), "settled") or 0) for name in names)
+    """Requests that were answered until now: all that ever came into the queue, less those that are in it.
+
+    An entry is deleted when it is settled. Heartbeats tell this too, but once a second.
+    """
+    found = 0
+    for lane in QueueKeys(queue, "clipfleet").lanes:
+        with contextlib.suppress(redis.ResponseError):  # no such stream yet
+            stream = client.xinfo_stream(lane)
+            found += int(stream["entries-added"]) - int(stream["length"])
+    return found
 
 
 def resident(pid: int) -> int:
@@ -136,51 +211,83 @@ def resident(pid: int) -> int:
     return total
 
 
-def sustained(samples: Sequence[Sample]) -> float:
-    """Pictures a second between the first and the last heartbeat that saw progress before the end.
+def part_of(samples: Sequence[Sample], start: float, end: float) -> list[Sample]:
+    """Those that were taken while so much of the run's requests were answered, as parts of all."""
+    most = samples[-1].settled
+    return [one for one in samples if start * most <= one.settled < end * most]
 
-    The beginning (starting, connecting) and the end (comparing the store with the manifest) are left out.
+
+def sustained(samples: Sequence[Sample]) -> float:
+    """Pictures a second: the slope of the line through all looks between a tenth and nine tenths of the run.
+
+    Answers come in bursts, a batch at a time, so that two looks alone would be wrong by a batch at each end.
     """
-    seen = [one for one in samples if one.settled > 0]
-    if len(seen) < 3:
-        raise RuntimeError(f"too few heartbeats ({len(seen)}) in the run to tell a rate: index more pictures")
-    first, last = seen[0], seen[-2]
-    return (last.settled - first.settled) / (last.at - first.at)
+    seen = part_of(samples, FROM, TO)
+    if len(seen) < 10 or seen[-1].settled == seen[0].settled:
+        raise RuntimeError(f"too few looks ({len(seen)}) at the run to tell a rate: index more pictures")
+    return statistics.linear_regression([one.at for one in seen], [one.settled for one in seen]).slope
+
+
+def spent_ms(samples: Sequence[Sample]) -> dict[str, float]:
+    """Milliseconds of a core for each picture, by who used it, over the same part of the run as ``sustained``."""
+    seen = part_of(samples, FROM, TO)
+    first, last = seen[0], seen[-1]
+    count = last.settled - first.settled
+    used = zip(WHO, first.cpu, last.cpu, strict=True)
+    return {who: 1000 * (after - before) / count for who, before, after in used}
 
 
 def growth(samples: Sequence[Sample], who: str) -> float:
-    """Memory over the last tenth of the run, as a ratio of that over the tenth in its middle."""
+    """Memory when the last tenth is being indexed, as a ratio of that when half is.
+
+    Not of what comes after it: to compare the store with the manifest the producer loads pymilvus.
+    """
     most = samples[-1].settled
     if most < SHORTEST:
         raise RuntimeError(f"{most:,} pictures are too few to tell its growth: {SHORTEST:,} are the least")
-    middle = [getattr(one, who) for one in samples if 0.45 * most <= one.settled <= 0.55 * most]
-    end = [getattr(one, who) for one in samples if one.settled >= 0.9 * most and getattr(one, who)]
+    middle = [getattr(one, who) for one in part_of(samples, 0.45, 0.55)]
+    end = [getattr(one, who) for one in part_of(samples, 0.9, 1.0)]
     if not middle or not end:
-        raise RuntimeError("too few heartbeats to tell its growth: index more pictures")
+        raise RuntimeError("too few looks to tell its growth: index more pictures")
     return statistics.median(end) / statistics.median(middle)
 
 
-def _lines(limits: Sequence[float], runs: Sequence[Sequence[Sample]], about: str) -> list[Figure]:
-    lines = [Figure("what the cores allow", tuple(limits), UNIT, note=about)]
+def _lines(rounds: Sequence[Round], about: str) -> list[Figure]:
+    limits = tuple(one.rate for one in rounds)
+    lines = [Figure("what the cores allow", limits, UNIT, note=about)]
     title = "clipfleet index, one worker"
     try:
-        rates = tuple(sustained(samples) for samples in runs)
+        rates = tuple(sustained(one.samples) for one in rounds)
     except RuntimeError as error:
         lines.append(Figure(title, why=str(error)))
     else:
-        told = "a process per core; between the first and the last heartbeat with progress"
+        spent = [spent_ms(one.samples) for one in rounds]
+        parts = ", ".join(f"{who} {statistics.median(one[who] for one in spent):.2f}" for who in WHO)
+        told = f"a process per core; between a tenth and nine tenths of the run; ms of a core for each: {parts}"
         lines.append(Figure(title, rates, UNIT, arrival="closed loop, bulk lane", precision="fp32", note=told))
-        lines.append(Figure("clipfleet index / allowed", ratios(rates, limits), "x", TARGET))
-    for who in ("producer", "worker"):
-        name = f"memory of the {who}, middle to end"
-        mib = [getattr(one, who) / 2**20 for samples in runs for one in samples]
-        try:
-            grown = tuple(growth(samples, who) for samples in runs)
-        except RuntimeError as error:
-            lines.append(Figure(name, why=str(error)))
-        else:
-            lines.append(Figure(name, grown, "x", FLAT, note=f"at most {max(mib):,.0f} MiB"))
-    return lines
+        lines.append(Figure(f"{TITLE} / allowed", ratios(rates, limits), "x", TARGET))
+        stored = tuple(one.rate_with_store for one in rounds)
+        told = f"rows written alone, {ROWS_AT_ONCE} at once, added to decoding and model"
+        lines.append(Figure(f"{TITLE} / allowed, with the store", ratios(rates, stored), "x", note=told))
+        cpu = [sum(one.values()) - one["store"] for one in spent]
+        told = "without the store's process"
+        alone = [one.cpu_ms for one in rounds]
+        lines.append(Figure(f"{TITLE} / allowed, by CPU", ratios(alone, cpu), "x", note=told))
+    return lines + [_memory(rounds, who) for who in ("producer", "worker")]
+
+
+def _memory(rounds: Sequence[Round], who: str) -> Figure:
+    name = f"memory of the {who}, middle to end"
+    try:
+        grown = tuple(growth(one.samples, who) for one in rounds)
+    except RuntimeError as error:
+        return Figure(name, why=str(error))
+    indexing, after = (
+        max((getattr(one, who) for each in rounds for one in part_of(each.samples, *part)), default=0) / 2**20
+        for part in ((0.0, 1.0), (1.0, 2.0))
+    )
+    told = f"at most {indexing:,.0f} MiB, and {after:,.0f} while the store is compared at the end"
+    return Figure(name, grown, "x", FLAT, note=told)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ import pytest
 from support.cli import clean_environment
 
 FEW, MANY = 10_000, 1_000_000
-# Caches of fixed sizes fill up on the way: three of SQLite's (the manifest, the ids met, those of --sync) with 16 MB
-# each, and what the allocator keeps.
-BOUND_MB = 64
+# Caches of fixed sizes fill up on the way: SQLite's of the manifest (2 MB), of the ids met and of those of --sync (1 MB
+# each), and what the allocator keeps.
+BOUND_MB = 8
 
 # Its own peak: what the system counts for a process begins with that of the one that started it.
 PEAK = """

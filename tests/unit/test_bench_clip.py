@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bench import clip_bulk, clip_fleet, clip_images, clip_text
-from bench.clip_bulk import Sample, growth, sustained, write
+from bench.clip_bulk import Sample, growth, spent_ms, sustained, write
 from bench.clip_fleet import pause_near
 from bench.clip_work import Best, Parts, Spent, rounds_of
 from bench.pictures import jpeg
@@ -52,24 +52,35 @@ def test_given_parts_then_the_model_called_in_any_way_sees_each_picture_once() -
     parts.close()
 
 
-def test_given_a_run_seen_by_heartbeats_then_its_rate_leaves_out_beginning_and_end() -> None:
-    samples = [Sample(0.0, 0, 0, 0), Sample(5.0, 100, 0, 0), Sample(6.0, 200, 0, 0), Sample(7.0, 300, 0, 0)]
-    samples.append(Sample(20.0, 310, 0, 0))  # its last ones came while the store was compared
+def seen(count: int, *, producer: int = 100, grows: int = 0) -> list[Sample]:
+    """A run at 100 a second, in bursts of 16, with a slow start and a comparison at the end; a look each 0.1 s."""
+    looks = [Sample(0.1 * at, 0, producer * MIB, 300 * MIB) for at in range(50)]
+    for at in range(count // 10):
+        memory = (producer + grows * 10 * at // 1_000) * MIB
+        cpu = (0.01 * at, 0.05 * at, 0.02 * at, 0.03 * at)
+        looks.append(Sample(5.0 + 0.1 * at, (10 * at // 16) * 16, memory, 300 * MIB, cpu))
+    after = [Sample(5.0 + count / 100 + 0.1 * at, count, 2 * producer * MIB, 300 * MIB) for at in range(30)]
+    return looks + after
 
-    assert sustained(samples) == 100
+
+def test_given_a_run_then_its_rate_leaves_out_beginning_and_end_and_no_burst_counts_too_much() -> None:
+    assert sustained(seen(400)) == pytest.approx(100, rel=0.03)
 
     with pytest.raises(RuntimeError, match="too few"):
-        sustained(samples[:3])
+        sustained(seen(400)[:55])
 
 
-def test_given_memory_that_grows_then_the_ratio_of_end_to_middle_tells() -> None:
-    flat = [Sample(float(at), 1000 * at, 100 * MIB, 300 * MIB) for at in range(21)]
-    grows = [Sample(float(at), 1000 * at, (100 + 10 * at) * MIB, 300 * MIB) for at in range(21)]
+def test_given_a_run_then_what_each_picture_took_is_told_by_who_took_it() -> None:
+    found = spent_ms(seen(4_000))
 
-    assert growth(flat, "producer") == growth(flat, "worker") == 1.0
-    assert growth(grows, "producer") == pytest.approx(290 / 200, rel=0.02)
+    assert found == pytest.approx({"producer": 1.0, "worker": 5.0, "redis": 2.0, "store": 3.0}, rel=0.01)
+
+
+def test_given_memory_that_grows_then_the_ratio_of_end_to_middle_tells_and_the_comparison_is_no_growth() -> None:
+    assert growth(seen(20_000), "producer") == growth(seen(20_000), "worker") == 1.0
+    assert growth(seen(20_000, grows=10), "producer") == pytest.approx(290 / 200, rel=0.02)
     with pytest.raises(RuntimeError, match="too few"):
-        growth(flat[:3], "producer")
+        growth(seen(1_000), "producer")
 
 
 def test_given_more_files_than_pictures_then_each_has_a_name_and_they_share_the_bytes(tmp_path) -> None:
@@ -139,5 +150,8 @@ def test_given_files_when_indexed_then_the_rate_of_the_command_and_all_rows_are_
 
     lines = {one.name: one for one in found}
     assert lines["clipfleet index, one worker"].values[0] > 0
+    allowed = lines["clipfleet index / allowed"].values[0]
+    assert 0 < allowed < lines["clipfleet index / allowed, with the store"].values[0]
+    assert 0 < lines["clipfleet index / allowed, by CPU"].values[0] < 1
     # Half of it is the loading of libraries: too short to tell of memory.
     assert "too few" in lines["memory of the producer, middle to end"].why

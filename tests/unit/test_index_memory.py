@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import sys
 import tracemalloc
 from collections import deque
 from itertools import islice
@@ -73,3 +75,25 @@ def test_given_ten_times_as_many_folders_then_a_walk_holds_no_more(tmp_path):
     held_on_a_walk(tmp_path, 50)
     small, large = held_on_a_walk(tmp_path, 200), held_on_a_walk(tmp_path, 2_000)
     assert large < small + 20_000
+
+
+# In a process of its own: nothing in Python sees SQLite's memory, and here others have had some before.
+SEEN = """
+from clipfleet.index.sources import Seen
+
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+
+with Seen() as seen:
+    seen.add("first", b"")
+    before = peak()
+    for number in range(150_000):
+        seen.add(f"{number}", b"")
+    print(peak() - before)
+"""
+
+
+def test_given_more_ids_than_fit_into_the_cache_then_they_are_kept_in_a_file():
+    done = subprocess.run([sys.executable, "-c", SEEN], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 3_000  # KiB, where all of them take 6,200

@@ -134,6 +134,33 @@ def test_given_a_message_limit_when_upserted_then_the_batch_is_halved_until_it_f
     assert outcome.code is ErrorCode.TOO_LARGE
 
 
+def test_given_a_known_index_when_looked_again_then_it_is_not_asked_for_unless_it_cannot_be_loaded(
+    store: Store, milvus: Milvus, now: list[float]
+) -> None:
+    """To tell of an index Milvus Lite counts all rows."""
+    now[0] = 100.0
+    assert store.upsert("c", rows(1)) == [None]
+    assert milvus.calls.count("describe_collection") == 2
+    assert milvus.calls.count("describe_index") == milvus.calls.count("list_indexes") == 1
+
+    now[0], milvus.on_load_collection = 200.0, raising(MilvusException(700, "index not found"))  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        store.upsert("c", rows(1))
+    milvus.on_load_collection = lambda name: None  # type: ignore[method-assign]
+    assert store.upsert("c", rows(1)) == [None]
+    assert milvus.calls.count("describe_index") == 2
+
+
+def test_given_a_collection_made_anew_when_looked_again_then_its_index_is_asked_for(
+    store: Store, milvus: Milvus, now: list[float]
+) -> None:
+    before = milvus.on_describe_collection("c")
+    milvus.on_describe_collection = lambda name: {**before, "collection_id": 2}  # type: ignore[method-assign]
+    now[0] = 100.0
+    assert store.upsert("c", rows(1)) == [None]
+    assert milvus.calls.count("describe_index") == 2
+
+
 def test_given_a_mistake_in_the_code_when_called_then_it_is_not_taken_for_an_absent_store(
     store: Store, milvus: Milvus
 ) -> None:

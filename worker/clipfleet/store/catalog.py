@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from clipfleet.schemas.errors import ErrorCode, error_for
@@ -49,6 +50,7 @@ class Catalog:
         self._config = config
         self._clock = clock
         self._known: dict[str, tuple[float, CollectionInfo]] = {}
+        self._indexes: dict[str, tuple[int, CollectionInfo, str]] = {}
         self._lock = threading.Lock()
 
     def ensure(self, spec: Spec) -> CollectionInfo:
@@ -110,11 +112,14 @@ class Catalog:
         Raises:
             StoreUnavailable: it takes longer than one call may (41 s were seen at 63,000 rows): ask again.
         """
+        kept = self._indexes.pop(name, None)  # where it cannot be loaded, that may be what it lacks
         try:
             self._connection.call("load_collection", name)
         except Refused as error:
             self.forget(name)
             raise StoreUnavailable(f"cannot load collection {name}: {error.text}", 0.5) from error
+        if kept is not None:
+            self._indexes[name] = kept
 
     def loaded(self, name: str, call: Callable[[], T]) -> T:
         """``call``, loading the collection when it turns out not to be.
@@ -186,12 +191,13 @@ class Catalog:
         try:
             answer = self._connection.call("describe_collection", check_collection_name(name))
             name = str(answer.get("collection_name") or name)
-            index = self._index(name)
+            found = read_description(name, answer, "")
+            index = self._index(int(answer.get("collection_id") or 0), found)
         except Refused as error:
             if error.verdict is Verdict.MISSING:
                 return None
             raise StoreUnavailable(f"cannot describe collection {name}: {error.text}", 0.5) from error
-        return read_description(name, answer, index)
+        return replace(found, index=index)
 
     def _stands_for(self, alias: str) -> str:
         try:
@@ -202,11 +208,17 @@ class Catalog:
                 return ""
             raise StoreUnavailable(f"cannot see what {alias} stands for: {error.text}", 0.5) from error
 
-    def _index(self, name: str) -> str:
-        if "vector" not in self._connection.call("list_indexes", name):
+    def _index(self, number: int, info: CollectionInfo) -> str:
+        """The kind of its index, asked for until there is one: Lite counts all rows for it, 170 ms at 16,000."""
+        same, described, kind = self._indexes.get(info.name, (0, None, ""))
+        if (same, described) == (number, info):
+            return kind
+        if "vector" not in self._connection.call("list_indexes", info.name):
             return ""
-        answer = self._connection.call("describe_index", name, "vector") or {}
-        return str(answer.get("index_type", ""))
+        kind = str((self._connection.call("describe_index", info.name, "vector") or {}).get("index_type", ""))
+        if kind:
+            self._indexes[info.name] = (number, info, kind)
+        return kind
 
     def _create(self, spec: Spec) -> CollectionInfo:
         text = told(spec)

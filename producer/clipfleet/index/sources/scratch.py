@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from hashlib import blake2b
-from typing import Self
+from typing import Final, Self
 
 __all__ = ["Scratch", "hashed"]
 
+# A run has up to four of these beside its manifest, and 16 MB for each would be most of its memory. Nor would they be
+# quicker: what does not fit is read from the system's memory, where a file without a name stays as a rule.
+_CACHE_KIB: Final = 1_000
+
 
 class Scratch:
-    """SQLite's nameless database, which keeps 16 MB in memory and the rest in a file that goes with it.
+    """SQLite's nameless database, which keeps 1 MB in memory and the rest in a file that goes with it.
 
     Five million ids as a Python set are half a gigabyte. A context manager.
 
@@ -23,7 +27,7 @@ class Scratch:
         self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         for statement in (
             "PRAGMA journal_mode=OFF",
-            "PRAGMA cache_size=-16000",
+            f"PRAGMA cache_size=-{_CACHE_KIB}",
             f"CREATE TABLE {table} WITHOUT ROWID",
             "BEGIN",
         ):
