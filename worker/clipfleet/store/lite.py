@@ -35,10 +35,10 @@ LITE_ROW_LIMIT: Final = 100_000
 _TRIED: Final = ("3.2.",)
 # Workers alone are told where the store is: `up`, `index` and `search` find it through them.
 _SERVER_INSTEAD: Final = "run a Milvus server with workers of its own (clipfleet worker --milvus-uri http://HOST:19530)"
-# Unflushed rows are searched one by one, and a flush is part of the write that makes it due, which all others wait for;
-# both grow with what is unflushed, in bytes more than in rows. 256 dimensions, writes of 16 rows with a search after each
-# third, CPU of the server, 4 MB (Lite's own default is 128) against 250 KB: a search 75 ms and 18 ms, the longest write
-# 411 and 41 ms, 350 and 275 us a row; in writes of 512 rows 214 and 220 us a row. Half as much doubles the cost of a row.
+# Unflushed rows are searched one by one, and a flush is part of the write that makes it due, which all others wait for.
+# Both grow with what is unflushed, by bytes more than by rows. CPU of the server with 256 dimensions, writes of 16 rows
+# and a search after each third, at 4 MB (Lite's own default is 128) and at 250 KB: a search 75 and 18 ms, the longest
+# write 411 and 41 ms, 350 and 275 us a row; in writes of 512 rows 214 and 220 us a row. Half of it: twice a row's cost.
 UNFLUSHED_BYTES: Final = 250_000
 _ENVIRONMENT: Final = {"MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES": str(UNFLUSHED_BYTES)}
 _LOG_BYTES: Final = 5_000_000
