@@ -73,6 +73,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         "--peers", type=lambda text: [each for each in text.split(",") if each], metavar="NAME,NAME,..."
     )
     parser.add_argument("--model", default="demo", help="of the pictures; any but the demo is compared with open_clip")
+    parser.add_argument("--milvus-uri", default="", metavar="URI", help="for live queries, instead of Milvus Lite")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs", help="where the page goes")
     options = parser.parse_args(words)
     if unknown := [name for name in options.what if name not in (*PARTS, "report")]:

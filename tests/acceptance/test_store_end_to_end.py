@@ -99,6 +99,27 @@ def test_embed_index_and_search_share_one_batch(
     assert [job.result(20).notes["batch_size"] for job in jobs] == [3, 3, 3]
 
 
+def test_given_bulk_writes_that_wait_when_a_search_comes_then_it_goes_before_them(
+    client: Client,
+    start_worker: Callable[..., WorkerProcess],
+    lite: LiteServer,
+    redis_server: RedisServer,
+    keys: QueueKeys,
+) -> None:
+    worker = start_worker(hooks="support.hooks:HeldWrite", milvus_uri=lite.uri)
+    client.index_image(picture(1), id="first", collection="held")
+    # Given a write that does not come to an end, and more of them behind it
+    (worker.barrier / "hold-write").touch()
+    with Client(redis_server.url, queue=keys.queue, lane="bulk", timeout=60) as bulk:
+        jobs = [bulk.submit(requests.index_image(picture(i), id=f"b{i}", collection="held")) for i in range(40)]
+        wait_until(lambda: list(worker.barrier.glob("write.*")), 20, "a write held")
+        # When somebody searches then the answer is there while they wait
+        assert [hit.id for hit in client.search(image=picture(1), collection="held").hits] == ["first"]
+        (worker.barrier / "release-write").touch()
+        assert all(job.result(60).ok for job in jobs)
+    assert len(client.search("anything", collection="held", limit=50).hits) == 41
+
+
 def test_a_collection_of_another_model_is_refused(
     client: Client, start_worker: Callable[..., WorkerProcess], lite: LiteServer, redis_client: object
 ) -> None:

@@ -4,6 +4,8 @@ The wheel's own ``start()`` blocks for three minutes on a dead child, so it is o
 binaries are decompressed once into a cache (``CLIPFLEET_TEST_MILVUS_DIR``, else ``~/.cache/clipfleet/milvus``), each
 run gets a fresh data directory. Its embedded etcd insists on ports 2379 and 2380, so one server runs on a host at a
 time: a lock in the cache makes the second test run wait for the first.
+
+``PYTHONPATH=tests python -m store.milvus_server`` runs one until it is interrupted, for a benchmark.
 """
 
 from __future__ import annotations
@@ -192,3 +194,20 @@ class MilvusServer:
         self.kill()
         shutil.rmtree(self.root, ignore_errors=True)
         self._host_lock.close()
+
+
+def main() -> None:
+    """Run one, say where, and end it with an interrupt."""
+    server = MilvusServer()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        server.start()
+        print(server.uri, flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+    finally:
+        server.close()
+
+
+if __name__ == "__main__":
+    main()

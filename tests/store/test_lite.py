@@ -17,7 +17,7 @@ import pytest
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 from clipfleet.store import Row, Store, StoreConfig, StoreUnavailable, retrying
-from clipfleet.store.lite import LITE_ROW_LIMIT, LiteError, LiteServer, check_lite_version, lite_advice
+from clipfleet.store.lite import LITE_ROW_LIMIT, UNFLUSHED_BYTES, LiteError, LiteServer, check_lite_version, lite_advice
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -259,6 +259,28 @@ def test_given_writers_and_readers_at_once_when_all_is_written_then_no_row_is_mi
 @pytest.mark.timeout(600)
 def test_given_20000_rows_from_many_when_all_is_written_then_no_row_is_missing(server: LiteServer) -> None:
     assert write_and_read(server, writers=4, batches=20, readers=2) == (20_480, 0)
+
+
+def test_given_a_steady_writer_then_few_rows_are_left_to_be_searched_one_by_one(
+    server: LiteServer, lite_dir: Path
+) -> None:
+    store = open_store(server)
+    store.ensure_collection("c", fingerprint="f", dimension=512)
+
+    def unflushed_after(start: int, count: int) -> int:
+        """Bytes in Lite's log, which is begun anew with each flush."""
+        store.upsert("c", some_rows(start, count, dimension=512))
+        return sum(log.stat().st_size for log in lite_dir.glob("milvus/**/wal_data_*"))
+
+    # Given a limit that is reached with the eighth write: 16 rows of 2 KB each
+    few = [unflushed_after(start, 16) for start in range(0, 256, 16)]
+    # Then the write that reaches it is acknowledged when its rows are in Lite's files
+    assert UNFLUSHED_BYTES / 2 < max(few) < UNFLUSHED_BYTES
+    assert [number for number, size in enumerate(few) if not size] == [7, 15]
+    # and one that is larger by itself leaves nothing behind
+    assert unflushed_after(256, 256) == 0
+    assert store.count("c") == 512
+    store.close()
 
 
 def test_given_a_quiet_collection_when_flushed_then_its_rows_stay(server: LiteServer) -> None:

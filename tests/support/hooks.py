@@ -57,6 +57,14 @@ class Barrier(Hooks):
         self._point("settle")
 
 
+class HeldWrite(Barrier):
+    """Stops before rows are written (point ``write``), and nowhere else."""
+
+    def before_store(self, stage: str, batch: Sequence[Work]) -> None:
+        if stage.startswith("milvus_insert"):
+            self._point("write")
+
+
 class LongCall(Hooks):
     """A model call that blocks in C until somebody writes to the FIFO ``gil`` (it holds the GIL) or ``c``; once."""
 

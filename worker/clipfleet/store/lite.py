@@ -29,16 +29,18 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["LITE_ROW_LIMIT", "LiteError", "LiteServer", "check_lite_version", "lite_advice"]
+__all__ = ["LITE_ROW_LIMIT", "UNFLUSHED_BYTES", "LiteError", "LiteServer", "check_lite_version", "lite_advice"]
 
 LITE_ROW_LIMIT: Final = 100_000
 _TRIED: Final = ("3.2.",)
 # Workers alone are told where the store is: `up`, `index` and `search` find it through them.
 _SERVER_INSTEAD: Final = "run a Milvus server with workers of its own (clipfleet worker --milvus-uri http://HOST:19530)"
-# Unflushed rows are searched one by one: at the default of 128 MB a search takes seconds at 100,000 rows. CPU of the
-# server, 256 dimensions, 16 MB against 4 MB: a search at 10,000 rows 285 ms and 60 ms, at 50,000 377 and 158 ms;
-# writing 50,000 rows 12.1 s and 10.0 s (10,000 rows: 0.8 s and 1.6 s).
-_ENVIRONMENT: Final = {"MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES": "4000000"}
+# Unflushed rows are searched one by one, and a flush is part of the write that makes it due, which all others wait for.
+# Both grow with what is unflushed, by bytes more than by rows. CPU of the server with 256 dimensions, writes of 16 rows
+# and a search after each third, at 4 MB (Lite's own default is 128) and at 250 KB: a search 75 and 18 ms, the longest
+# write 411 and 41 ms, 350 and 275 us a row; in writes of 512 rows 214 and 220 us a row. Half of it: twice a row's cost.
+UNFLUSHED_BYTES: Final = 250_000
+_ENVIRONMENT: Final = {"MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES": str(UNFLUSHED_BYTES)}
 _LOG_BYTES: Final = 5_000_000
 _VERSION_CALL: Final = "/milvus.proto.milvus.MilvusService/GetVersion"
 
