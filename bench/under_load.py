@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> Part:
         "Under load",
         "One worker; requests arrive at random moments (Poisson) from one producer process (`AsyncClient`), at "
         "shares of what the same process gets in a closed loop. Above 100 % the queue grows until requests are "
-        "refused or the load ends. The picture worker runs with its defaults (batches of up to 64, `max_delay` 10 "
+        "refused or the load ends. The picture worker runs with its defaults (`max_delay` 10 "
         "ms), 640 x 480 JPEG; the no-op worker with `max_delay` 0. Percentiles are of the requests of all rounds "
         "together. The cosine is the lowest between vectors of the same pictures one by one and in batches.",
     )

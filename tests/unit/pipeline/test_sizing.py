@@ -135,8 +135,8 @@ def test_given_a_model_when_it_is_measured_then_as_many_runs_at_once_as_there_wi
     assert {1, 2, 4} <= sizes
 
 
-@pytest.mark.parametrize("error", [OutOfMemory("no room"), MemoryError()])
-def test_given_no_room_for_a_size_then_batches_are_smaller_and_the_worker_starts(error: Exception) -> None:
+@pytest.mark.parametrize("error", [OutOfMemory("no room"), MemoryError(), RuntimeError("made for two")])
+def test_given_a_size_that_fails_then_batches_are_smaller_and_the_worker_starts(error: Exception) -> None:
     def run(items: Sequence[int]) -> Sequence[int]:
         if len(items) > 2:
             raise error
@@ -145,9 +145,9 @@ def test_given_no_room_for_a_size_then_batches_are_smaller_and_the_worker_starts
     assert only(compiled(Model(run))).policy.max_batch_size <= 2
 
 
-def test_given_a_model_that_fails_then_the_start_does_with_its_own_error() -> None:
+def test_given_a_sample_that_fails_then_the_start_does_and_says_whose_it_is() -> None:
     def run(_: Sequence[int]) -> Sequence[int]:
         raise ArithmeticError("broken")
 
-    with pytest.raises(ArithmeticError, match="broken"):
+    with pytest.raises(ValueError, match=r"^model: its sample cannot be run: ArithmeticError: broken"):
         compiled(Model(run))

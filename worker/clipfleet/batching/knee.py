@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["knee", "measured"]
 
 WORTH = 0.03  # more items a second, for twice the batch, that are worth it
-LEAST_S, MOST_S = 0.1, 1.0  # of measuring
+LEAST_S, MOST_S = 0.05, 1.0  # of measuring
 PASSES = 3  # the least of so many runs of a size counts: whatever else a machine does makes a run longer, never shorter
 
 
 def measured(cost: Callable[[int], float], most: int) -> dict[int, float]:
     """Seconds that runs of 1, 2, 4, ... items take, as far as is needed to know the knee, and as a start may take.
 
-    A worker that starts is waited for: so no further run is begun once they took eight times what one item takes, 0.1
+    A worker that starts is waited for: so no further run is begun once they took eight times what one item takes, 0.05
     to 1 s, together. One item and two are run in any case.
 
     Args:

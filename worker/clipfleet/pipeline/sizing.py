@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching import knee, measured
 
 if TYPE_CHECKING:
-    from clipfleet.operators.operator import Opened, Place
+    from collections.abc import Callable, Sequence
 
 __all__ = ["worthwhile"]
 
@@ -18,42 +19,39 @@ __all__ = ["worthwhile"]
 BESIDES_S = 0.002
 
 
-def worthwhile(opened: Opened, place: Place, calls: int, most: int) -> int:
+def worthwhile(runs: Sequence[Callable[..., Any]], sample: Any, most: int, *, one_thread: bool) -> int:
     """The size of batches, at most ``most``, from which on a larger one hardly brings more items a second.
 
     As many runs as will be at once are measured at once: they share caches and memory. Where a call has one thread, its
     processor time is what counts: it is the same beside whatever else the machine is doing.
 
     Args:
-        opened: what runs, with a sample.
-        place: where.
-        calls: how many of its calls run at once.
+        runs: for each thread that will run batches what it runs.
+        sample: an item as they take it.
         most: the answer at most.
-    """
-    clock = time.thread_time if place.threads // calls == 1 else time.perf_counter
-    together = threading.Barrier(calls)
+        one_thread: whether a call runs in its caller's thread alone.
 
-    def run(size: int) -> float:
-        items = [opened.sample] * size
+    Raises:
+        ValueError: not even one sample can be run.
+    """
+    clock = time.thread_time if one_thread else time.perf_counter
+    together = threading.Barrier(len(runs))
+
+    def run(call: Callable[..., Any], size: int) -> float:
+        items = [sample] * size
         together.wait()
         began = clock()
         try:
-            opened.run(items)
+            call(items)
         except Exception as error:
-            if size == 1 or not _no_room(error):
-                raise
-            return float("inf")
+            if size == 1:
+                raise ValueError(f"its sample cannot be run: {type(error).__name__}: {error}") from error
+            return math.inf  # no room, or whatever else: where it matters the batch is halved when it comes to it
         return clock() - began
 
-    with ThreadPoolExecutor(calls, "sizing") as threads:
+    with ThreadPoolExecutor(len(runs), "sizing") as threads:
 
         def cost(size: int) -> float:
-            return sum(threads.map(run, [size] * calls)) / calls
+            return sum(threads.map(run, runs, [size] * len(runs))) / len(runs)
 
         return knee(measured(cost, most), most, BESIDES_S)
-
-
-def _no_room(error: Exception) -> bool:
-    from clipfleet.models.errors import OutOfMemory  # noqa: PLC0415  (whoever has a model to measure has it by then)
-
-    return isinstance(error, OutOfMemory | MemoryError)

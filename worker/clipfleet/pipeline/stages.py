@@ -10,7 +10,7 @@ from clipfleet.pipeline.sizing import worthwhile
 from clipfleet.pipeline.stage import SHARED, BatchStage, EachStage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
     from clipfleet.batching import BatchPolicy
     from clipfleet.pipeline.definition import Node
@@ -104,7 +104,8 @@ class Stages:
             resource = f"{resource}:{name}" if resource.startswith("store") else f"stage:{name}"
         calls = 1 if options.instances or place.device != "cpu" or does.resource != "device" else place.calls
         if calls > 1 and not does.concurrent:
-            calls, resource = 1, f"{resource}:alone"  # one batch at a time still, though others' run beside it
+            calls = 1  # one batch at a time still, though others' run beside it
+            resource = f"{resource}:alone" if resource.startswith("device:") else resource
         prepare = None
         if first.prepare is not None:
             prepare = EachStage(self._unused(does.prepares or f"{name}.prepare"), (first.prepare,), chunk=first.chunk)
@@ -115,13 +116,32 @@ class Stages:
                     one.close()
 
         policy = self._policy_of(options, does)
-        sized = self._sized and first.sample is not None and place.device == "cpu"
-        if sized := sized and (options.max_batch_size or does.max_batch_size) is None:
-            size = worthwhile(first, place, calls, policy.max_batch_size)
-            policy = dataclasses.replace(policy, max_batch_size=size)
         runs = tuple(one.run for one in opened) * calls
+        size = self._worthwhile(name, does, options, runs, first.sample, place)
+        if size is not None:
+            policy = dataclasses.replace(policy, max_batch_size=size)
+        sized = size is not None
         main = BatchStage(name, runs, policy, resource, options.timeout, first.idle, first.flush, close, sized=sized)
         return OpenStage(prepare, main, does)
+
+    def _worthwhile(
+        self,
+        name: str,
+        does: BatchOperator,
+        options: StageOptions,
+        runs: Sequence[Callable[..., Any]],
+        sample: Any,
+        place: Place,
+    ) -> int | None:
+        """The size of batches that is worth it; None where somebody said one, or it cannot be known."""
+        said = options.max_batch_size or does.max_batch_size
+        if not self._sized or said is not None or sample is None or place.device != "cpu":
+            return None
+        threads = place.threads // place.calls if does.concurrent else place.threads
+        try:
+            return worthwhile(runs, sample, self._policy.max_batch_size, one_thread=threads == 1)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
 
     def _policy_of(self, options: StageOptions, does: BatchOperator | None) -> BatchPolicy:
         size = options.max_batch_size or (does.max_batch_size if does else None) or self._policy.max_batch_size

@@ -76,10 +76,10 @@ def assemble(config: WorkerConfig, device: str) -> Assembled:
         fingerprint=lambda: services.fingerprint,
         close=services.close,
     )
-    if split.calls > 1:  # not before batches were measured: these run beside others
+    if split.calls > 1 and config.threads is None:  # not before batches were measured: these run beside others
         services.open_wide(place.threads)
     if sizes := _sizes(served):
-        log.info("%d calls at once of %d threads each; batches of at most: %s", *split, sizes)
+        log.info("calls at once: %d, threads of each: %d; batches of at most: %s", *split, sizes)
     facts = {
         "fingerprint": served.fingerprint,
         "dimension": dimension or 0,
