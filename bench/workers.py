@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import redis
 
 FLEETS = (1, 2, 4)
-SHARES = (0.2, 0.8)
+SHARES = (0.2, 0.5, 0.8)
 IN_FLIGHT, DATA = 256, b"x" * 32
 TEXTS = ("a red heart", "a dog on a beach", "a black car at night", "two people who laugh")
 
@@ -120,6 +120,7 @@ def _fill(part: Part, options: argparse.Namespace) -> None:
         for size in FLEETS
         for share in SHARES
     }
+    costs: dict[tuple[int, float], list[float]] = {place: [] for place in at}
     with server(port) as client, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         fleets = {size: stack.enter_context(_fleet(client, size, "demo", Path(folder))) for size in FLEETS}
         load.run(closed_loop(url, _texts, 200, queue=fleets[1][0]))
@@ -127,12 +128,20 @@ def _fill(part: Part, options: argparse.Namespace) -> None:
         most = load.Outcome.of(load.run(closed_loop(url, _texts, 1_000, queue=fleets[1][0]))).rate
 
         def turn(size: int, share: float) -> Callable[[int], None]:
-            queue, batches, _ = fleets[size]
+            queue, batches, pids = fleets[size]
 
             def once(number: int) -> None:
                 seconds = load.long_enough(most * share, options.seconds)
                 moments = load.poisson(most * share, seconds, seed=number)
-                records = load.run(open_loop(url, _texts, moments, lambda: batches.new(ours.CALLED), queue))
+                before = 0.0
+
+                def begins() -> None:
+                    nonlocal before
+                    batches.new(ours.CALLED)
+                    before = cpu_s(*pids)
+
+                records = load.run(open_loop(url, _texts, moments, begins, queue))
+                costs[size, share].append((cpu_s(*pids) - before) / len(moments) * 1e6)
                 at[size, share].take(records, batches.new(ours.CALLED), seconds)
 
             return once
@@ -140,6 +149,8 @@ def _fill(part: Part, options: argparse.Namespace) -> None:
         in_turn(options.rounds, [turn(size, share) for share in SHARES for size in FLEETS])
     for point in at.values():
         point.add_to(part, precision="demo, fp32", agreement=cosine)
+    for place, spent in costs.items():
+        part.add(f"{at[place].name}: processor time of the workers", spent, "us/request", arrival=at[place].arrival)
     x = "offered requests / s"
     lines = {_workers(size): [at[size, share] for share in SHARES] for size in FLEETS}
     full = [points.batches(label, line) for label, line in lines.items()]

@@ -262,13 +262,11 @@ def test_given_no_time_here_then_another_worker_that_is_idle_has_it_and_else_it_
 def test_given_living_workers_then_the_supervisor_tells_its_own_whether_another_is_idle(
     redis_client: redis.Redis, keys: QueueKeys, redis_server: RedisServer
 ) -> None:
-    said: list[tuple[str, bool]] = []
+    said: list[bool] = []
 
     class Told:
         name, facts, stats = "ours", {}, {"settled": 0, "held": 0, "at": 1.0, "busy_s": 0, "full_s": 0, "loads": []}
-
-        def tell(self, kind: str, idle: bool) -> None:
-            said.append((kind, idle))
+        hear_of_idle = said.append
 
     fleet = Fleet(WorkerConfig(redis_url=redis_server.url, queue=keys.queue, prefix=keys.prefix))
     redis_client.hset(keys.fleet, "v", 1)
@@ -276,7 +274,7 @@ def test_given_living_workers_then_the_supervisor_tells_its_own_whether_another_
     for held in ("3", "0", "nonsense"):
         wire.call("heartbeat", [keys.workers, keys.worker("other")], ["other", 5_000, "held", held, "rate", "2.5"])
         fleet.heartbeat([Told()])  # type: ignore[list-item]
-    assert said == [("idle", False), ("idle", True), ("idle", False)]
+    assert said == [False, True, False]
     assert redis_client.hget(keys.fleet, "rate") == b"2.5"
     fleet.close()
     wire.close()

@@ -167,6 +167,26 @@ def test_the_ledger_reports_before_it_holds_and_after_it_lets_go() -> None:
     assert said == [(2, 0), (0, 2), (0, 0)]
 
 
+def test_the_ledger_books_the_time_in_which_it_holds_anything_and_more_than_can_be_under_way(monkeypatch: Any) -> None:
+    now = [100.0]
+    monkeypatch.setattr("clipfleet.worker.ledger.time.monotonic", lambda: now[0])
+    ledger = Ledger(10.0, lambda _added, _removed: None, full=2)
+
+    def after(seconds: float) -> tuple[float, float]:
+        now[0] += seconds
+        return ledger.times()
+
+    assert after(5.0) == (0.0, 0.0)
+    ledger.add([entry("1-0")])
+    assert after(1.0) == (1.0, 0.0)
+    ledger.add([entry("2-0")])
+    assert after(2.0) == (3.0, 2.0)
+    ledger.to_store([entry("2-0")])
+    assert after(4.0) == (7.0, 2.0)
+    ledger.remove([entry("1-0"), entry("2-0")])
+    assert after(8.0) == (7.0, 2.0)
+
+
 def test_what_has_one_id_in_both_lanes_is_held_twice() -> None:
     gone: list[list[Entry]] = []
     ledger = Ledger(10.0, lambda _, removed: gone.append(removed))

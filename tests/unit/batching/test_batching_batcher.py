@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clipfleet.batching import Batch, Batcher, BatcherGroup, BatchPolicy, Closed, Full, Lane, Reason
+from clipfleet.batching import Batch, Batcher, BatcherGroup, BatchPolicy, Closed, Full, Lane, Outlook, Reason
 
 if TYPE_CHECKING:
     from clipfleet.batching.stage import Monitor
@@ -277,3 +277,22 @@ def test_given_items_that_do_not_change_the_decision_then_the_taker_sleeps_on() 
 def test_given_a_capacity_of_0_then_the_batcher_is_refused() -> None:
     with pytest.raises(ValueError, match="capacity"):
         batcher_of(capacity=0)
+
+
+def test_given_a_batch_that_runs_then_the_outlook_counts_it_and_what_goes_before_a_new_item() -> None:
+    batcher: Batcher[int] = Batcher(BatchPolicy(4, 0.0))
+    for n in (4, 1, 2, 3) * 3:
+        batcher.record_run(n, 10.0 + n)
+    assert batcher.outlook(Lane.INTERACTIVE) == Outlook(0.0, 0, 0, 4)
+    batcher.put_many([1, 2, 3, 4])
+    batch = batcher.take()
+    assert batch is not None
+    batcher.put(5)
+    batcher.put(6, lane=Lane.BULK)
+    batcher.announce(2)
+    batcher.announce(3, lane=Lane.BULK)
+    live, bulk = batcher.outlook(Lane.INTERACTIVE), batcher.outlook(Lane.BULK)
+    assert (live.waiting, live.upstream, bulk.waiting, bulk.upstream) == (1, 2, 2, 5)
+    assert 0 < live.running_s <= 14.5
+    batch.done(14.0)
+    assert batcher.outlook(Lane.INTERACTIVE).running_s == 0.0

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clipfleet.pipeline.engine.forecast import Ahead, too_late
+from clipfleet.pipeline.engine.load import MeanCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,3 +191,20 @@ def test_given_time_enough_and_less_than_it_can_do_then_nobody_is_given_up(
 ) -> None:
     worker, _ = played(cost, load, 2.5, sheds=True)
     assert (worker.given_up, worker.in_time) == (0, 4_000)
+
+
+# What an item costs where items are taken one by one ----------------------------------------------------------------
+
+
+def test_given_items_then_their_cost_is_a_mean_that_follows_and_that_one_hung_item_hardly_moves() -> None:
+    cost = MeanCost()
+    cost.observe(0, 1.0)
+    assert (cost.items, cost.each_s) == (0, None)
+    for _ in range(20):
+        cost.observe(16, 0.016)
+    cost.observe(1, 30.0)
+    assert cost.each_s == pytest.approx(0.001, rel=0.05)
+    for _ in range(60):
+        cost.observe(16, 0.032)
+    assert cost.each_s == pytest.approx(0.002, rel=0.05)
+    assert cost.items == 16 * 80 + 1

@@ -44,6 +44,7 @@ class Child:
         self.stats: dict[str, Any] = {}
         self.started_at = time.monotonic()
         self.joined = False
+        self._others_idle = False
         self._max_run_s = config.max_run_s
         ours, theirs = socket.socketpair()
         with theirs:
@@ -114,6 +115,15 @@ class Child:
             self.channel.send(*message)
         except OSError:
             return
+
+    def hear_of_idle(self, others_idle: bool) -> None:  # noqa: FBT001  (a state)
+        """Tell it whether another worker has nothing to do, when that has changed.
+
+        Not while it is stopped: it reads nothing then, and whoever writes to it waits, in the end.
+        """
+        if others_idle != self._others_idle and self.running:
+            self._others_idle = others_idle
+            self.tell("idle", others_idle)
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end (also of a stopped process)."""

@@ -176,7 +176,7 @@ class Fleet:
         figures = {name: one for name, one in zip(names, told, strict=True) if isinstance(one, list)}
         idle = {name for name, (_, held) in figures.items() if held == b"0"}
         for child in children:
-            child.tell("idle", bool(idle - {child.name}))
+            child.hear_of_idle(bool(idle - {child.name}))
         total = sum(_rate(rate) for rate, _ in figures.values())
         if total > 0:
             self._wire.command("HSET", keys.fleet, "rate", round(total, 3))

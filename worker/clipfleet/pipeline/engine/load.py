@@ -8,6 +8,7 @@ from dataclasses import dataclass
 __all__ = ["Load", "MeanCost"]
 
 FORGET = 0.99  # weight of the past at each new item: about the last 100 count
+SETTLED, OUTLIER = 10, 4.0  # after so many items one counts as so many times the mean at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +45,9 @@ class MeanCost:
         with self._lock:
             self.items += items
             sample = seconds / items
-            weight = 1 - FORGET**items
-            self.each_s = sample if self.each_s is None else self.each_s + weight * (sample - self.each_s)
+            if self.each_s is None:
+                self.each_s = sample
+                return
+            if self.items > SETTLED:  # a page-in, or one address that hung, says nothing of the others
+                sample = min(sample, OUTLIER * self.each_s)
+            self.each_s += (1 - FORGET**items) * (sample - self.each_s)
