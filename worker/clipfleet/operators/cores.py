@@ -45,7 +45,7 @@ class Split(NamedTuple):
 
 
 def split_cores(cores: int, threads: int | None = None) -> Split:
-    """One call on each core: two threads of one call take a third more of both cores than two calls of one thread.
+    """One call on each core: one call with two threads took 18 % more processor time than two calls with one.
 
     Above ``MOST_CALLS`` cores calls have several threads: what they share, memory and its bandwidth, does not grow
     with the cores.
