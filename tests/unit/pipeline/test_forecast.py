@@ -39,9 +39,9 @@ def test_given_a_device_of_its_own_then_an_item_is_tried_however_late_it_is(cont
 
 
 def test_given_room_for_all_then_only_what_is_sure_to_be_late_is_given_up() -> None:
-    # Half a second until the device is free, and a run of one takes 6 ms
+    # Half a second until the device is free, and then a run of so many as are in the batch by then: 10 ms, 14 ms
     ahead = replace(IDLE, running_s=0.5)
-    assert too_late([0.1, 0.36, 0.40, 0.6], ahead, contended=False) == [True, True, False, False]
+    assert too_late([0.1, 0.45, 0.47, 0.6], ahead, contended=False) == [True, True, False, False]
 
 
 def test_given_a_contended_worker_then_a_place_is_for_what_will_be_in_time() -> None:
@@ -58,7 +58,7 @@ def test_given_batches_ahead_then_each_of_them_counts_and_several_takers_share_t
 
 def test_given_decode_that_takes_longer_than_the_device_then_its_line_is_what_counts() -> None:
     ahead = replace(IDLE, running_s=0.01, waiting=100, decoding=100, decode_s=0.01, size=256)
-    assert too_late([0.7, 0.8], ahead, contended=False) == [True, False]  # 3/4 of 101 and of 102 times 10 ms
+    assert too_late([1.2, 1.3], ahead, contended=False) == [True, False]  # 0.9 of 101 times 10 ms, and the run
 
 
 def test_given_a_batch_that_begins_at_once_then_as_many_go_as_have_time_for_the_run_of_all_of_them() -> None:
@@ -142,14 +142,14 @@ class Worker:
 
 
 def played(cost: tuple[float, float], load: float, ttl_runs: float, *, sheds: bool) -> tuple[Worker, float]:
-    """A worker after 4,000 arrivals at ``load`` times what it can do, and how many it could do in that time.
+    """A worker after 2,000 arrivals at ``load`` times what it can do, and how many it could do in that time.
 
     Deadlines are so many full runs away.
     """
     worker = Worker(cost, size=32, sheds=sheds, noise=0.15)
     full_s = worker.run_s(32)
     chance, now, arrivals = random.Random(3), 0.0, []
-    while len(arrivals) < 4_000:
+    while len(arrivals) < 2_000:
         now += chance.expovariate(load * 32 / full_s)
         arrivals.append(now)
     worker.play(arrivals, ttl_runs * full_s)
@@ -160,8 +160,8 @@ BOTH = pytest.mark.parametrize("cost", [GPU, CPU], ids=["gpu", "cpu"])
 
 
 @BOTH
-@pytest.mark.parametrize("ttl_runs", [2.5, 4.0, 20.0])
-@pytest.mark.parametrize("load", [1.3, 2.0, 5.0])
+@pytest.mark.parametrize("ttl_runs", [2.5, 4.0])
+@pytest.mark.parametrize("load", [1.3, 3.0])
 def test_given_overload_then_the_device_is_used_for_what_is_in_time(
     cost: tuple[float, float], ttl_runs: float, load: float
 ) -> None:
@@ -173,8 +173,8 @@ def test_given_overload_then_the_device_is_used_for_what_is_in_time(
 
 
 @BOTH
-@pytest.mark.parametrize("ttl_runs", [1.0, 1.5, 2.5])
-@pytest.mark.parametrize("load", [0.1, 0.3, 0.6, 0.8, 0.9, 1.0, 2.0])
+@pytest.mark.parametrize("ttl_runs", [1.0, 2.0])
+@pytest.mark.parametrize("load", [0.3, 0.9, 2.0])
 def test_given_any_load_and_deadlines_about_as_long_as_a_run_then_no_fewer_are_in_time(
     cost: tuple[float, float], ttl_runs: float, load: float
 ) -> None:
@@ -185,12 +185,12 @@ def test_given_any_load_and_deadlines_about_as_long_as_a_run_then_no_fewer_are_i
 
 
 @BOTH
-@pytest.mark.parametrize("load", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("load", [0.2, 0.8])
 def test_given_time_enough_and_less_than_it_can_do_then_nobody_is_given_up(
     cost: tuple[float, float], load: float
 ) -> None:
     worker, _ = played(cost, load, 2.5, sheds=True)
-    assert (worker.given_up, worker.in_time) == (0, 4_000)
+    assert (worker.given_up, worker.in_time) == (0, 2_000)
 
 
 # What an item costs where items are taken one by one ----------------------------------------------------------------

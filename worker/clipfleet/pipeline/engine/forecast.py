@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Ahead", "Forecast", "too_late"]
 
 CERTAIN = 1.25  # of the time that is expected: who has as much left will be in time
-DOUBTFUL = 0.75  # who has less than that left will not be
+DOUBTFUL = 0.9  # who has less than that left will not be, by what is in its batch already
 SURE_ITEMS = 10  # of fewer that left decode nothing is concluded
 
 
@@ -66,8 +66,8 @@ def too_late(left_s: Sequence[float], ahead: Ahead, *, contended: bool) -> list[
         For each item whether it is given up; False for all while too little is known.
     """
     late = [False] * len(left_s)
-    full_s, one_s = ahead.run_s(ahead.size), ahead.run_s(1)
-    if full_s is None or one_s is None:
+    full_s = ahead.run_s(ahead.size)
+    if full_s is None:
         return late
     first = 0
     while first < len(left_s):
@@ -77,8 +77,9 @@ def too_late(left_s: Sequence[float], ahead: Ahead, *, contended: bool) -> list[
         starts_s = ahead.running_s + batches // ahead.takers * full_s
         places = range(first, end)
         if starts_s > 0:
-            factor, takes_s = (CERTAIN, full_s) if contended else (DOUBTFUL, one_s)
+            factor = CERTAIN if contended else DOUBTFUL
             for place in places:
+                takes_s = full_s if contended else ahead.run_s(there + place - first + 1) or 0.0
                 late[place] = left_s[place] < factor * (max(starts_s, _decoded_s(ahead, place)) + takes_s)
         elif contended:
             _as_many_as_fit(left_s, places, there, ahead, late)
