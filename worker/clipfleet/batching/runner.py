@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 from clipfleet.batching.batcher import Batcher
 from clipfleet.batching.calls import Call, Calls, Home, claimed, fail, outcomes_of, portable, settle, settle_futures
 from clipfleet.batching.errors import Closed
+from clipfleet.batching.stage import Stage
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
     from clipfleet.batching.rule import BatchPolicy
-    from clipfleet.batching.stage import BatcherStats
+    from clipfleet.batching.stage import Batch, BatcherStats
 
 
 class Runner:
@@ -40,7 +41,8 @@ class Runner:
         capacity: int,
         name: str,
     ) -> None:
-        self.batcher: Batcher[Call] = Batcher(policy, capacity=capacity, name=name)
+        self._stage: Stage[Call] = Stage(policy, capacity=capacity, name=name)
+        self.batcher: Batcher[Call] = Batcher(policy, stage=self._stage)
         self._function = function
         self._load = context
         self._arguments: tuple[Any, ...] | None = () if context is None else None
@@ -48,7 +50,7 @@ class Runner:
         self.homes: dict[AbstractEventLoop, Home] = {}
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._ident: int | None = None
+        self.ident: int | None = None  # of the thread that runs the function
         self._gathered: deque[Call] = deque()
         self._gathered_at = 0.0
         self._resting = self._taking = False
@@ -73,16 +75,17 @@ class Runner:
 
         Where several come for the last place at once, one of them may find its refusal there.
         """
-        gathered, batcher = self._gathered, self.batcher
-        if batcher.room <= len(gathered):
+        gathered, stage = self._gathered, self._stage
+        if stage.room <= len(gathered):
             self.put(call)
             return
         if not gathered:
             self._gathered_at = time.monotonic()
         gathered.append(call)
-        if self._taking or batcher.closed:
+        if self._taking or stage.closed:
             self._queue_gathered()
-        self._rouse()
+        if self._resting or self._thread is None:
+            self._rouse()
 
     def new_home(self, loop: AbstractEventLoop) -> Home:
         """Where the calls of the running loop are gathered."""
@@ -100,11 +103,6 @@ class Runner:
         if error is not None:
             settle_futures([call[1] for call in calls[fitting:]], [error] * (len(calls) - fitting))
 
-    @property
-    def is_current_thread(self) -> bool:
-        """Whether the caller is the function itself."""
-        return self._ident == threading.get_ident()
-
     def close(self, *, drain: bool, timeout: float | None) -> None:
         """Refuse further calls, run (`drain`) or fail those that wait, and wait for the thread."""
         self._queue_gathered()
@@ -113,7 +111,7 @@ class Runner:
         self._ring()
         with self._starting:  # a thread that is about to start cannot be joined yet
             thread = self._thread
-        if thread is not None and not self.is_current_thread:
+        if thread is not None and self.ident != threading.get_ident():
             thread.join(timeout)
 
     def abandon(self) -> None:
@@ -162,7 +160,7 @@ class Runner:
     # In the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        self._ident = threading.get_ident()
+        self.ident = threading.get_ident()
         try:
             while True:
                 self._rest()
@@ -170,7 +168,7 @@ class Runner:
         except Closed:
             return
         finally:
-            self._ident = None
+            self.ident = None
             # Should anything stop the thread (PyThreadState_SetAsyncExc can, anywhere), the next call starts another.
             self._thread = None
 
@@ -198,7 +196,7 @@ class Runner:
         try:
             calls = claimed(batch.items)
             if calls is not None:
-                self._run(calls, self._arguments)
+                self._run(calls, self._arguments, batch)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
             fail(batch.items, portable(error))
         batch.done()
@@ -216,7 +214,7 @@ class Runner:
             self._queue_gathered()
             fail(self.batcher.drain(), portable(error))
 
-    def _run(self, calls: Calls, arguments: tuple[Any, ...]) -> None:
+    def _run(self, calls: Calls, arguments: tuple[Any, ...], batch: Batch[Call]) -> None:
         """Run and settle the calls; if the function raises, halve until the guilty input stands alone.
 
         Halving and not one by one: one guilty input among 64 costs 12 runs more instead of 64, and all guilty ones
@@ -232,9 +230,13 @@ class Runner:
                 return
         else:
             seconds = time.monotonic() - start
+            # Before anybody hears of it: who calls again at once finds the place free, and this thread at rest.
+            if count == len(batch):
+                batch.done(seconds)
+            else:
+                self.batcher.record_run(count, seconds)
             settle(calls, outcomes)
-            self.batcher.record_run(count, seconds)
             return
         middle = count // 2
-        self._run(calls.part(slice(middle)), arguments)
-        self._run(calls.part(slice(middle, None)), arguments)
+        self._run(calls.part(slice(middle)), arguments, batch)
+        self._run(calls.part(slice(middle, None)), arguments, batch)

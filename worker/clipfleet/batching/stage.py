@@ -154,7 +154,7 @@ class Stage(Generic[T]):
     @property
     def room(self) -> int:
         """How many more items may come in."""
-        return self._capacity - len(self.queue) - self.in_flight
+        return self._capacity - self.queue.count - self.in_flight
 
     @property
     def exhausted(self) -> bool:
