@@ -84,7 +84,7 @@ class Runner:
         gathered.append(call)
         if self._taking or stage.closed:
             self._queue_gathered()
-        if self._resting or self._thread is None:
+        if self._thread is None or (self._resting and self._bell.locked()):
             self._rouse()
 
     def new_home(self, loop: AbstractEventLoop) -> Home:
@@ -125,18 +125,25 @@ class Runner:
         return self.batcher.stats()
 
     def _queue_gathered(self) -> None:
-        gathered, calls = self._gathered, list[Call]()
         at = self._gathered_at
+        calls = self._pull_gathered()
+        if calls:
+            self._queue(calls, at)
+
+    def _pull_gathered(self) -> list[Call]:
+        gathered, calls = self._gathered, list[Call]()
         while gathered:
             try:
                 calls.append(gathered.popleft())
             except IndexError:  # another thread's by now
                 break
-        if calls:
-            # All as old as the first: none waits longer than `max_delay` from its call.
-            fitting, error = self.batcher.put_fitting(calls, enqueued_at=at)
-            if error is not None:
-                fail(calls[fitting:], error)
+        return calls
+
+    def _queue(self, calls: list[Call], at: float) -> None:
+        # All as old as the first: none waits longer than `max_delay` from its call.
+        fitting, error = self.batcher.put_fitting(calls, enqueued_at=at)
+        if error is not None:
+            fail(calls[fitting:], error)
 
     def _rouse(self) -> None:
         """Something is there: see that the thread does, which may not have begun."""
@@ -173,22 +180,20 @@ class Runner:
             self._thread = None
 
     def _rest(self) -> None:
-        """Until there is something to do; then it is in the batcher, and what comes from now on is put there."""
+        """Until there is something to do."""
         batcher = self.batcher
         while not (self._gathered or len(batcher) or batcher.closed):
             self._resting = True
             if not (self._gathered or len(batcher) or batcher.closed):
                 self._bell.acquire()
             self._resting = False
-        self._taking = True
-        self._queue_gathered()
 
     def _work_once(self) -> None:
         if self._arguments is None:
             self._load_context()
             return
         try:
-            batch = self.batcher.take()
+            batch = self._take()
         finally:
             self._taking = False
         if batch is None:
@@ -201,11 +206,26 @@ class Runner:
             fail(batch.items, portable(error))
         batch.done()
 
+    def _take(self) -> Batch[Call] | None:
+        """The next batch; what was gathered is one as it stands, where nobody is to wait for more."""
+        at = self._gathered_at
+        calls = self._pull_gathered()
+        if calls:
+            batch = self.batcher.pass_through(calls, enqueued_at=at)
+            if batch is not None:
+                return batch
+            self._queue(calls, at)
+        self._taking = True  # what comes from now on is put into the batcher by its caller
+        self._queue_gathered()
+        return self.batcher.take()
+
     def _load_context(self) -> None:
         """Build the context in the thread that will use it.
 
         If that fails, so do all who wait, and the next call tries again.
         """
+        self._taking = True
+        self._queue_gathered()
         self.batcher.wait()
         self._taking = False
         try:
