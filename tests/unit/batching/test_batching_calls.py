@@ -83,9 +83,7 @@ def test_given_several_batches_while_a_loop_is_busy_then_it_is_woken_once_for_al
 
         loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
         gate.open.set()
-        wait_until(
-            lambda: predict.stats().items == 5 * SIZE and predict.stats().in_flight == 0
-        )
+        wait_until(lambda: predict.stats().items == 5 * SIZE and predict.stats().in_flight == 0)
         return await asyncio.gather(*tasks)
 
     with batched(max_batch_size=SIZE, max_delay=0.0)(gate) as predict:
