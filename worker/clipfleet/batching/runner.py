@@ -1,9 +1,10 @@
 """Inside `@batched`: the thread that owns the context and runs the function.
 
-Threads that call only add to `_gathered`, one step that needs no lock: the thread queues what it finds there before
-it takes, all under one lock, so that sixteen callers that were answered together cost one queueing and one waking. It
-rests at a bell of its own when there is nothing at all. It may sleep in the batcher too, for `max_delay`; what comes
-then is queued by its caller, since it may be what fills the batch (`_taking`).
+Threads that call only add to `_gathered`, one step that needs no lock: the thread takes what it finds there as one
+batch or, where somebody is to wait for more, queues it, all under one lock; so sixteen callers that were answered
+together cost one queueing and one waking. It rests at a bell of its own when there is nothing at all. It may sleep in
+the batcher too, for `max_delay`; what comes then is queued by its caller, since it may be what fills the batch
+(`_taking`).
 
 No call is left behind, whichever thread stands still between two of its steps: a caller adds before it looks at
 `_resting`, `_taking` and `closed`, and whoever sets one of these looks at `_gathered` after that.
