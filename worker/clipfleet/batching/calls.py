@@ -98,13 +98,15 @@ class Slot:
 
     def wait(self, timeout: float | None) -> Any:
         """The outcome, raised if it is an error; TimeoutError after `timeout` seconds."""
-        seconds = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-        if not self._ready.acquire(timeout=seconds):
+        if timeout is None:
+            self._ready.acquire()
+        elif not self._ready.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX)):
             self._abandoned = True
             raise TimeoutError(f"no output within {timeout} s")
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome
-        return self._outcome
+        outcome = self._outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
 
 class Job(Future[Any]):
@@ -166,7 +168,10 @@ def settle(calls: Calls, outcomes: list[Any]) -> None:
             home.tell(mine, theirs)
             continue
         for sink, outcome in zip(mine, theirs, strict=True):
-            sink.settle(portable(outcome) if isinstance(outcome, BaseException) else outcome)
+            if isinstance(outcome, BaseException):
+                sink.settle(portable(outcome))
+            else:
+                sink.settle(outcome)
 
 
 def settle_futures(futures: Sequence[Any], outcomes: list[Any]) -> None:

@@ -14,6 +14,7 @@ import inspect
 import os
 import weakref
 from asyncio import get_running_loop
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from clipfleet.batching.calls import Job, Slot
@@ -92,7 +93,7 @@ class Batched(Generic[In, Out]):
             RuntimeError: the function calls itself, and would wait for itself for ever.
         """
         runner = self._runner
-        if runner.is_current_thread:
+        if runner.ident == get_ident():
             raise RuntimeError("a batched function cannot wait for itself")
         slot = Slot()
         runner.put_soon((item, slot, None))

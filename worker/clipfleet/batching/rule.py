@@ -109,7 +109,7 @@ class BatchQueue(Generic[T]):
         self._horizon = policy.max_delay_s
         self._interactive: Line[T] = Line()
         self._bulk: Line[T] = Line()
-        self._count = 0
+        self.count = 0  # of those that wait: ``len`` without a call
         self._oldest = math.inf
         self._share = BulkShare(policy.bulk_share)
         self._told_apart = policy.bulk_batch_s < math.inf
@@ -121,7 +121,7 @@ class BatchQueue(Generic[T]):
         self._progress_at = -math.inf  # when the last sibling left decode
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     @property
     def upstream(self) -> int:
@@ -131,7 +131,7 @@ class BatchQueue(Generic[T]):
     def ahead_of(self, lane: Lane) -> tuple[int, int]:
         """How many items that wait, and how many that are announced, go before one of this lane that comes now."""
         if lane is Lane.BULK:
-            return self._count, len(self._upstream)
+            return self.count, len(self._upstream)
         return len(self._interactive.items), self._upstream.interactive
 
     @property
@@ -216,7 +216,7 @@ class BatchQueue(Generic[T]):
             Whether `next_batch` may now launch earlier than it last said: a waiting owner need only be woken then.
         """
         left = ticket is not None and self._leave((ticket,), now)
-        if not self._count:
+        if not self.count:
             self._barrier = self._upstream.next_ticket
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
@@ -227,7 +227,7 @@ class BatchQueue(Generic[T]):
         """Queue items of one age and without tickets (`retract` those first, if there are any); see `add`."""
         if not items:
             return False
-        if not self._count:
+        if not self.count:
             self._barrier = self._upstream.next_ticket
             self._progress_at = now
         line = self._bulk if lane is Lane.BULK else self._interactive
@@ -241,7 +241,7 @@ class BatchQueue(Generic[T]):
             `Launch(reason)`, or `Wait(until)`: ask again then, or earlier after an `add` or `retract` that returned
             True; `until` is None if nothing waits or the device is busy.
         """
-        if not self._count or not device_free:
+        if not self.count or not device_free:
             return Wait(None)
         if self._full:
             return Launch(Reason.FULL)
@@ -265,7 +265,7 @@ class BatchQueue(Generic[T]):
     def _pays(self) -> bool:
         """Whether one more item saves more than it costs those that are there: its coming, and its part of the run."""
         gap, line = self._upstream.gap_s, self.cost.line()
-        return gap is not None and line is not None and self._count * (gap + line[0]) <= line[1]
+        return gap is not None and line is not None and self.count * (gap + line[0]) <= line[1]
 
     def _overdue(self, now: float, due: float) -> Launch | Wait:
         """What to do while the oldest item is due and siblings are expected."""
@@ -283,8 +283,8 @@ class BatchQueue(Generic[T]):
         if bulk:
             more = self._bulk.pull(bulk)
             taken = Taken(taken.items + more.items, taken.enqueued_at + more.enqueued_at)
-        self._count -= interactive + bulk
-        if self._count:
+        self.count -= interactive + bulk
+        if self.count:
             lines = [line for line in (self._interactive, self._bulk) if line.items]
             self._oldest = min(line.oldest_at for line in lines)
             self._barrier = min(line.barriers[0] for line in lines)
@@ -318,11 +318,11 @@ class BatchQueue(Generic[T]):
     @property
     def _full(self) -> bool:
         """Whether more items would not come into the next batch."""
-        return self._count >= self.policy.max_batch_size or len(self._bulk.items) >= self._bulk_most
+        return self.count >= self.policy.max_batch_size or len(self._bulk.items) >= self._bulk_most
 
     def _grown(self, count: int, enqueued_at: float, lane: Lane) -> bool:
         """`count` items came; whether the decision may now be an earlier one."""
-        self._count += count
+        self.count += count
         if enqueued_at < self._oldest:
             self._oldest = enqueued_at
             return True

@@ -1,9 +1,10 @@
 """Inside `@batched`: the thread that owns the context and runs the function.
 
-Threads that call only add to `_gathered`, one step that needs no lock: the thread queues what it finds there before
-it takes, all under one lock, so that sixteen callers that were answered together cost one queueing and one waking. It
-rests at a bell of its own when there is nothing at all. It may sleep in the batcher too, for `max_delay`; what comes
-then is queued by its caller, since it may be what fills the batch (`_taking`).
+Threads that call only add to `_gathered`, one step that needs no lock: the thread takes what it finds there as one
+batch or, where somebody is to wait for more, queues it, all under one lock; so sixteen callers that were answered
+together cost one queueing and one waking. It rests at a bell of its own when there is nothing at all. It may sleep in
+the batcher too, for `max_delay`; what comes then is queued by its caller, since it may be what fills the batch
+(`_taking`).
 
 No call is left behind, whichever thread stands still between two of its steps: a caller adds before it looks at
 `_resting`, `_taking` and `closed`, and whoever sets one of these looks at `_gathered` after that.
@@ -20,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 from clipfleet.batching.batcher import Batcher
 from clipfleet.batching.calls import Call, Calls, Home, claimed, fail, outcomes_of, portable, settle, settle_futures
 from clipfleet.batching.errors import Closed
+from clipfleet.batching.stage import Stage
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
     from clipfleet.batching.rule import BatchPolicy
-    from clipfleet.batching.stage import BatcherStats
+    from clipfleet.batching.stage import Batch, BatcherStats
 
 
 class Runner:
@@ -40,7 +42,8 @@ class Runner:
         capacity: int,
         name: str,
     ) -> None:
-        self.batcher: Batcher[Call] = Batcher(policy, capacity=capacity, name=name)
+        self._stage: Stage[Call] = Stage(policy, capacity=capacity, name=name)
+        self.batcher: Batcher[Call] = Batcher(policy, stage=self._stage)
         self._function = function
         self._load = context
         self._arguments: tuple[Any, ...] | None = () if context is None else None
@@ -48,7 +51,7 @@ class Runner:
         self.homes: dict[AbstractEventLoop, Home] = {}
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._ident: int | None = None
+        self.ident: int | None = None  # of the thread that runs the function
         self._gathered: deque[Call] = deque()
         self._gathered_at = 0.0
         self._resting = self._taking = False
@@ -73,16 +76,17 @@ class Runner:
 
         Where several come for the last place at once, one of them may find its refusal there.
         """
-        gathered, batcher = self._gathered, self.batcher
-        if batcher.room <= len(gathered):
+        gathered, stage = self._gathered, self._stage
+        if stage.room <= len(gathered):
             self.put(call)
             return
         if not gathered:
             self._gathered_at = time.monotonic()
         gathered.append(call)
-        if self._taking or batcher.closed:
+        if self._taking or stage.closed:
             self._queue_gathered()
-        self._rouse()
+        if self._thread is None or (self._resting and self._bell.locked()):
+            self._rouse()
 
     def new_home(self, loop: AbstractEventLoop) -> Home:
         """Where the calls of the running loop are gathered."""
@@ -100,11 +104,6 @@ class Runner:
         if error is not None:
             settle_futures([call[1] for call in calls[fitting:]], [error] * (len(calls) - fitting))
 
-    @property
-    def is_current_thread(self) -> bool:
-        """Whether the caller is the function itself."""
-        return self._ident == threading.get_ident()
-
     def close(self, *, drain: bool, timeout: float | None) -> None:
         """Refuse further calls, run (`drain`) or fail those that wait, and wait for the thread."""
         self._queue_gathered()
@@ -113,7 +112,7 @@ class Runner:
         self._ring()
         with self._starting:  # a thread that is about to start cannot be joined yet
             thread = self._thread
-        if thread is not None and not self.is_current_thread:
+        if thread is not None and self.ident != threading.get_ident():
             thread.join(timeout)
 
     def abandon(self) -> None:
@@ -127,18 +126,25 @@ class Runner:
         return self.batcher.stats()
 
     def _queue_gathered(self) -> None:
-        gathered, calls = self._gathered, list[Call]()
         at = self._gathered_at
+        calls = self._pull_gathered()
+        if calls:
+            self._queue(calls, at)
+
+    def _pull_gathered(self) -> list[Call]:
+        gathered, calls = self._gathered, list[Call]()
         while gathered:
             try:
                 calls.append(gathered.popleft())
             except IndexError:  # another thread's by now
                 break
-        if calls:
-            # All as old as the first: none waits longer than `max_delay` from its call.
-            fitting, error = self.batcher.put_fitting(calls, enqueued_at=at)
-            if error is not None:
-                fail(calls[fitting:], error)
+        return calls
+
+    def _queue(self, calls: list[Call], at: float) -> None:
+        # All as old as the first: none waits longer than `max_delay` from its call.
+        fitting, error = self.batcher.put_fitting(calls, enqueued_at=at)
+        if error is not None:
+            fail(calls[fitting:], error)
 
     def _rouse(self) -> None:
         """Something is there: see that the thread does, which may not have begun."""
@@ -162,7 +168,7 @@ class Runner:
     # In the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        self._ident = threading.get_ident()
+        self.ident = threading.get_ident()
         try:
             while True:
                 self._rest()
@@ -170,27 +176,25 @@ class Runner:
         except Closed:
             return
         finally:
-            self._ident = None
+            self.ident = None
             # Should anything stop the thread (PyThreadState_SetAsyncExc can, anywhere), the next call starts another.
             self._thread = None
 
     def _rest(self) -> None:
-        """Until there is something to do; then it is in the batcher, and what comes from now on is put there."""
+        """Until there is something to do."""
         batcher = self.batcher
         while not (self._gathered or len(batcher) or batcher.closed):
             self._resting = True
             if not (self._gathered or len(batcher) or batcher.closed):
                 self._bell.acquire()
             self._resting = False
-        self._taking = True
-        self._queue_gathered()
 
     def _work_once(self) -> None:
         if self._arguments is None:
             self._load_context()
             return
         try:
-            batch = self.batcher.take()
+            batch = self._take()
         finally:
             self._taking = False
         if batch is None:
@@ -198,16 +202,31 @@ class Runner:
         try:
             calls = claimed(batch.items)
             if calls is not None:
-                self._run(calls, self._arguments)
+                self._run(calls, self._arguments, batch)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
             fail(batch.items, portable(error))
         batch.done()
+
+    def _take(self) -> Batch[Call] | None:
+        """The next batch; what was gathered is one as it stands, where nobody is to wait for more."""
+        at = self._gathered_at
+        calls = self._pull_gathered()
+        if calls:
+            batch = self.batcher.pass_through(calls, enqueued_at=at)
+            if batch is not None:
+                return batch
+            self._queue(calls, at)
+        self._taking = True  # what comes from now on is put into the batcher by its caller
+        self._queue_gathered()
+        return self.batcher.take()
 
     def _load_context(self) -> None:
         """Build the context in the thread that will use it.
 
         If that fails, so do all who wait, and the next call tries again.
         """
+        self._taking = True
+        self._queue_gathered()
         self.batcher.wait()
         self._taking = False
         try:
@@ -216,7 +235,7 @@ class Runner:
             self._queue_gathered()
             fail(self.batcher.drain(), portable(error))
 
-    def _run(self, calls: Calls, arguments: tuple[Any, ...]) -> None:
+    def _run(self, calls: Calls, arguments: tuple[Any, ...], batch: Batch[Call]) -> None:
         """Run and settle the calls; if the function raises, halve until the guilty input stands alone.
 
         Halving and not one by one: one guilty input among 64 costs 12 runs more instead of 64, and all guilty ones
@@ -232,9 +251,13 @@ class Runner:
                 return
         else:
             seconds = time.monotonic() - start
+            # Before anybody hears of it: who calls again at once finds the place free, and this thread at rest.
+            if count == len(batch):
+                batch.done(seconds)
+            else:
+                self.batcher.record_run(count, seconds)
             settle(calls, outcomes)
-            self.batcher.record_run(count, seconds)
             return
         middle = count // 2
-        self._run(calls.part(slice(middle)), arguments)
-        self._run(calls.part(slice(middle, None)), arguments)
+        self._run(calls.part(slice(middle)), arguments, batch)
+        self._run(calls.part(slice(middle, None)), arguments, batch)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from clipfleet.batching.choice import choose
 from clipfleet.batching.errors import Closed, Full
-from clipfleet.batching.line import Lane
+from clipfleet.batching.line import Lane, Taken
 from clipfleet.batching.rule import BatchPolicy, BatchQueue, Launch, Reason
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ class Batch(Generic[T]):
 
     __slots__ = ("_passes", "_release", "enqueued_at", "items", "reason", "stage", "taken_at")
 
-    def __init__(self, stage: Stage[T], taken_at: float, reason: Reason, *, passes: bool) -> None:
-        taken = stage.queue.take(taken_at)
+    def __init__(self, stage: Stage[T], taken: Taken[T], taken_at: float, reason: Reason, *, passes: bool) -> None:
         self.stage = stage.name
         self.items = taken.items
         self.enqueued_at = taken.enqueued_at
@@ -175,7 +174,7 @@ class Stage(Generic[T]):
     @property
     def room(self) -> int:
         """How many more items may come in."""
-        return self._capacity - len(self.queue) - self.in_flight
+        return self._capacity - self.queue.count - self.in_flight
 
     @property
     def exhausted(self) -> bool:
@@ -192,17 +191,37 @@ class Stage(Generic[T]):
         if self.queue.interactive_at == math.inf:
             self.monitor.owed_s = 0.0
         oldest_at = self.queue.oldest_at
-        batch = Batch(self, now, reason, passes=passes)
-        size = len(batch)
+        batch = Batch(self, self.queue.take(now), now, reason, passes=passes)
+        self._enter(batch, oldest_at)
+        return batch
+
+    def pass_through(self, items: list[T], enqueued_at: float, now: float) -> Batch[T] | None:
+        """The batch that queueing the items, all of one age, and taking them at once would give, for less.
+
+        Returns:
+            The batch; None where the rule might have it otherwise, or there is no room: queue them then.
+        """
+        policy, size = self.queue.policy, len(items)
+        if self.closed or self.queue.count or policy.max_delay_s or policy.auto:
+            return None
+        if not 0 < size <= min(policy.max_batch_size, self.room):
+            return None
+        reason = Reason.FULL if size == policy.max_batch_size else Reason.IDLE
+        batch = Batch(self, Taken(items, [enqueued_at] * size), now, reason, passes=False)
+        self._enter(batch, enqueued_at)
+        return batch
+
+    def _enter(self, batch: Batch[T], oldest_at: float) -> None:
+        """Into the books; nothing in the batch is older than `oldest_at`."""
+        size, now = len(batch.items), batch.taken_at
         self.in_flight += size
         self.monitor.busy_until = now + (self.queue.cost.at_least(size) or 0.0)
-        self._reasons[reason] += 1
+        self._reasons[batch.reason] += 1
         self._sizes[size] += 1
         # Clocks are read in several threads: what was enqueued "after now" has waited for nothing.
         self._wait_s += max(0.0, size * now - sum(batch.enqueued_at))
         if now - oldest_at > self._max_wait_s:  # else none of the batch can have waited longer
             self._max_wait_s = max(self._max_wait_s, now - min(batch.enqueued_at))
-        return batch
 
     def release(self, count: int, seconds: float | None, passed: bool) -> None:  # noqa: FBT001  (a batch's own)
         """`count` items in flight are done; takes the lock."""

@@ -1,0 +1,134 @@
+"""What calls share: one wake-up of a loop, a batch that needs no queue, a place that is free in time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from clipfleet.batching import Batcher, BatchPolicy, Closed, Full, Reason, batched
+from support.gate import LONG, Gate
+from support.waiting import wait_until
+
+SIZE = 4
+
+
+@pytest.mark.parametrize("count", [1, SIZE - 1, SIZE])
+def test_given_items_passed_through_then_batch_and_books_are_those_of_queueing_and_taking(count: int) -> None:
+    through, queued = (Batcher[int](BatchPolicy(SIZE, 0.0), capacity=SIZE) for _ in range(2))
+    items = list(range(count))
+    batch = through.pass_through(items, enqueued_at=0.0)
+    queued.put_many(items, enqueued_at=0.0)
+    other = queued.take()
+    assert batch is not None
+    assert other is not None
+    assert (batch.items, batch.enqueued_at, batch.reason) == (other.items, other.enqueued_at, other.reason)
+    for batcher, one in ((through, batch), (queued, other)):
+        stats = batcher.stats()
+        assert (stats.in_flight, stats.items, stats.sizes) == (count, count, {count: 1})
+        assert stats.wait_s == pytest.approx(count * one.taken_at)
+        assert stats.max_wait_s == one.taken_at
+        one.done()
+        assert (batcher.stats().in_flight, batcher.room) == (0, SIZE)
+
+
+def test_given_what_the_rule_might_have_otherwise_then_nothing_is_passed_through() -> None:
+    def batcher(delay: float = 0.0, *, auto: bool = False) -> Batcher[int]:
+        return Batcher(BatchPolicy(SIZE, delay, auto=auto), capacity=SIZE + 1)
+
+    waiting, closed, busy = batcher(), batcher(), batcher()
+    waiting.put(0)
+    closed.close()
+    assert busy.pass_through([1, 2], enqueued_at=0.0) is not None
+    cases: list[tuple[Batcher[int], list[int]]] = [
+        (batcher(LONG), [1]),
+        (batcher(auto=True), [1]),
+        (batcher(), []),
+        (batcher(), list(range(SIZE + 1))),
+        (waiting, [1]),
+        (closed, [1]),
+        (busy, list(range(SIZE))),
+    ]
+    for one, items in cases:
+        before = one.stats()
+        assert one.pass_through(items, enqueued_at=0.0) is None
+        assert one.stats() == before
+
+
+def test_given_capacity_1_when_each_call_follows_the_output_of_the_last_then_none_is_refused() -> None:
+    with batched(max_batch_size=1, max_delay=0.0, capacity=1)(list[int]) as predict:
+
+        async def main() -> list[int]:
+            return [await predict(n) for n in range(300)]
+
+        assert [predict.call(n, LONG) for n in range(300)] == list(range(300))
+        assert asyncio.run(main()) == list(range(300))
+        assert predict.stats().refused == 0
+
+
+def test_given_several_batches_while_a_loop_is_busy_then_it_is_woken_once_for_all_of_them(gate: Gate) -> None:
+    woken: list[Any] = []
+
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        tasks = [asyncio.create_task(predict(n)) for n in range(5 * SIZE)]
+        await asyncio.to_thread(gate.entered.wait, LONG)
+        wake = loop.call_soon_threadsafe
+
+        def counted(callback: Any, *arguments: Any, **named: Any) -> asyncio.Handle:
+            woken.append(callback)
+            return wake(callback, *arguments, **named)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+        gate.open.set()
+        wait_until(lambda: predict.stats().items == 5 * SIZE and predict.stats().in_flight == 0)
+        return await asyncio.gather(*tasks)
+
+    with batched(max_batch_size=SIZE, max_delay=0.0)(gate) as predict:
+        gate.hold()
+        assert asyncio.run(main()) == [n * 10 for n in range(5 * SIZE)]
+    assert 1 <= len(woken) <= 2, "the first, and one more if that was seen before the loop stood still"
+
+
+def test_given_a_loop_that_closed_over_its_calls_then_those_of_another_loop_are_served(gate: Gate) -> None:
+    async def leave() -> None:
+        asyncio.get_running_loop().create_task(predict(1))
+        await asyncio.to_thread(gate.entered.wait, LONG)
+
+    async def ask() -> int:
+        return await predict(2)
+
+    with batched(max_batch_size=2, max_delay=0.0)(gate) as predict:
+        gate.hold()
+        asyncio.run(leave())
+        gate.open.set()
+        assert asyncio.run(ask()) == 20
+        assert len(predict._runner.homes) == 1, "a closed loop is not kept beside a living one"
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_given_close_amid_calls_that_pass_through_then_each_ends_with_its_output_or_is_told(*, drain: bool) -> None:
+    predict = batched(max_batch_size=SIZE, max_delay=0.0)(lambda batch: [-item for item in batch])
+    ended: list[type[Exception]] = []
+    begun = threading.Semaphore(0)
+
+    def caller() -> None:
+        try:
+            for item in range(100_000):
+                assert predict.call(item, LONG) == -item
+                begun.release()
+        except (Closed, Full) as error:
+            ended.append(type(error))
+
+    threads = [threading.Thread(target=caller) for _ in range(2 * SIZE)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        assert begun.acquire(timeout=LONG)
+    predict.close(drain=drain, timeout=LONG)
+    for thread in threads:
+        thread.join(LONG)
+    assert ended == [Closed] * len(threads)
+    assert set(predict.stats().batches) <= {Reason.FULL, Reason.IDLE, Reason.DRAIN}
