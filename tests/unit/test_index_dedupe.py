@@ -337,6 +337,23 @@ def test_given_a_kept_row_that_somebody_has_overwritten_when_reconciled_then_it_
         assert {known.state for id_ in pictures if (known := manifest.known(id_))} == {State.DONE, State.DUPLICATE}
 
 
+def test_given_a_collection_of_an_earlier_life_when_reconciled_then_no_duplicate_keeps_an_old_row(tmp_path, manifest):
+    # Given rows of which this manifest knows nothing: one's file has become another one's picture since
+    fleet, pictures = Fleet(), {"a.png": b"red", "b.png": b"red", "c.png": b"red"}
+    fleet.rows = {"a.png": b"red", "b.png": b"an older picture"}
+
+    def compare():
+        return reconcile(manifest, lambda noted: {id_: True for id_ in noted if id_ in fleet.rows})
+
+    run(fleet, manifest, pictures, sync=False)
+    assert (fleet.sent, fleet.rows["b.png"]) == ({"a.png": 1}, b"an older picture")
+    found = compare()
+    assert (found.agrees, found.twins, found.first) == (False, 1, ["b.png"])
+    index_sources(fleet, forgotten([Source(pictures)], manifest), manifest=manifest, dedupe=True)
+    assert (fleet.sent, fleet.rows) == ({"a.png": 1, "b.png": 1}, {"a.png": b"red", "b.png": b"red"})
+    assert (compare().agrees, listed(manifest)) == (True, {"c.png": "a.png"})
+
+
 class Far(Source):
     """The same, in a store: which were read, and by whom."""
 
