@@ -113,7 +113,6 @@ def test_given_a_table_and_declared_columns_when_indexed_then_filters_use_them_a
         assert (done.code, "declares year:int, price:float" in done.err) == (1, True), done.err
         assert "--reindex --collection images_live --field note:str" in done.err
         # and a row without the flag says which one reads its text
-        (tmp_path / "t.csv").write_text(TABLE.replace("1999", "1998"))
         done = index(*milvus)
         assert "'clipfleet index --field year:int' reads text as it" in done.out
         store.close()
