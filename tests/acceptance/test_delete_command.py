@@ -116,10 +116,16 @@ def test_given_ids_when_deleted_then_they_are_gone_and_those_that_were_not_there
 def test_given_a_filter_when_deleted_then_it_is_counted_first_and_only_what_fits_goes(
     delete: Callable[..., Done], store: Store, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    # Where nobody can be asked nothing is deleted without --yes, nor looked at
+    # Where nobody can be asked it says how many there are, and deletes nothing without --yes
     done = delete("--filter", "n < 500")
     assert (done.code, done.out) == (2, "")
+    assert "500 rows of 'images' match, and there is no terminal to ask on" in done.err
     assert "--yes" in done.err
+    # A key that no row has is named: negated, it would fit everything
+    done = delete("--filter", "kidn != 'k1' and n < 3", "--dry-run")
+    assert (done.code, done.out) == (0, "3 rows of 'images' would be deleted\n")
+    assert "no row of 'images' has the key kidn: look at how it is spelled" in done.err
+    assert "the key n:" not in done.err
     done = delete("--filter", "n < 500 and kind == 'k1'", "--dry-run", "--json")
     assert done.code == 0
     assert done.lines == [{"input": "n < 500 and kind == 'k1'", "ok": True, "matched": 50, "deleted": 0}]

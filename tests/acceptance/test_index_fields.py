@@ -111,6 +111,10 @@ def test_given_a_table_and_declared_columns_when_indexed_then_filters_use_them_a
         # A collection gets no columns afterwards, and says which it has
         done = index("--field", "note:str", *milvus)
         assert (done.code, "declares year:int, price:float" in done.err) == (1, True), done.err
+        assert "--reindex --collection images_live --field note:str" in done.err
+        # and a row without the flag says which one reads its text
+        done = index(*milvus)
+        assert "'clipfleet index --field year:int' reads text as it" in done.out
         store.close()
 
     # Into files, which need no Milvus

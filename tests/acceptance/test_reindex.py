@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import shutil
 import signal
@@ -92,7 +91,10 @@ def index(command: Callable[..., list[str]], environment: dict[str, str], folder
 
 
 def told(done: Done) -> dict[str, Any]:
-    return json.loads([line for line in done.err.splitlines() if '"event": "indexed"' in line][-1])
+    found = re.search(r"(\d+) of \d+ pictures indexed into '\w+'(?:, (\d+) of them earlier,)?", done.out)
+    assert found, done
+    earlier = int(found[2] or 0)
+    return {"indexed": int(found[1]) - earlier, "earlier": earlier, "reconciled": "; reconciled: the" in done.out}
 
 
 def new_collection(done: Done) -> str:

@@ -54,9 +54,8 @@ def test_given_a_collection_when_exported_as_npy_then_each_row_is_there_once_and
         "export", "images", "--to", "npy", "--out", "o", "--rows-per-part", "1000", "--milvus-uri", milvus, "--json"
     )
     assert done.code == 0, done.err
-    assert done.lines == [
-        {"input": "images", "ok": True, "rows": ROWS, "written": ROWS, "parts": 3, "stored": ROWS, "out": "o"}
-    ]
+    counts = {"rows": ROWS, "written": ROWS, "parts": 3, "stored": ROWS, "changed": 0}
+    assert done.lines == [{"input": "images", "ok": True, **counts, "out": "o"}]
     tables = [pq.read_table(tmp_path / f"o/metadata/metadata_{n}.parquet") for n in range(3)]
     rows = [row for table in tables for row in table.to_pylist()]
     assert [row["image_path"] for row in rows] == IDS
@@ -111,16 +110,25 @@ def test_given_a_folder_that_is_not_this_collection_s_when_exported_into_then_it
     assert (whole.code, "in 1 part in o" in whole.out) == (0, True)
     mixed = cli("export", "images", "--to", "parquet", *to)
     assert (mixed.code, "give each its own folder" in mixed.err) == (1, True)
+    again = cli("export", "images", "--to", "npy", "--json", *to)
+    assert (again.code, again.lines[0]["written"], again.lines[0]["changed"]) == (0, 0, 0)
     # Rows that the folder lacks, and that come before its last one, are not silently left out.
     store = Store(StoreConfig(milvus))
     store.ensure_collection("images", fingerprint="model-a", dimension=8)
     store.upsert("images", [Row("a/0000.jpg", vector(1), {})])
     try:
         short = cli("export", "images", "--to", "npy", *to)
+        # As many as before are not the same ones: one has left, and one has another vector
+        store.delete("images", ids=["a/1.jpg"])
+        store.upsert("images", [Row("a/2.jpg", vector(1), {})])
+        same = cli("export", "images", "--to", "npy", "--json", *to)
     finally:
         store.delete("images", ids=["a/0000.jpg"])
+        store.upsert("images", [Row(f"a/{n}.jpg", vector(n), {"n": n, "caption": f"größe {n}"}) for n in (1, 2)])
         store.close()
     assert (short.code, "export it into an empty folder" in short.err) == (3, True)
+    (line,) = same.lines
+    assert (same.code, line["ok"], line["rows"], line["stored"], line["changed"]) == (3, False, ROWS, ROWS, 3)
 
 
 def test_given_an_alias_when_exported_then_it_is_the_collection_that_it_stands_for(cli, milvus):

@@ -114,6 +114,14 @@ def test_given_pictures_and_a_bad_file_when_embedded_then_the_others_are_answere
     ]
 
 
+def test_given_nothing_as_an_input_then_that_is_said(cli, fleet):
+    done = cli("embed", "--image", "", **fleet)
+    assert (done.code, "(an empty input): unsupported_media: " in done.err) == (1, True), done.err
+    # As of a variable that is not set: not the current folder
+    done = cli("index", "", "pics", **fleet)
+    assert (done.code, "one of the sources is empty" in done.err) == (2, True), done.err
+
+
 def test_given_only_bad_items_when_embedded_then_it_failed(cli, fleet):
     done = cli("embed", "--image=nothing.png", **fleet)
     assert done.code == 1
@@ -244,8 +252,9 @@ def test_given_an_interruption_when_indexed_then_it_says_how_much_was_done(redis
 def test_given_nothing_that_could_be_indexed_when_indexed_then_it_is_never_a_success(cli, fleet, tmp_path):
     (tmp_path / "empty").mkdir()
     done = cli("index", str(tmp_path / "empty"), **fleet)
-    assert done.code == 1
-    assert done.out.startswith("no pictures found")
+    # Said once, and nothing is called reconciled
+    assert (done.code, done.out) == (1, "no pictures found\n")
+    assert "indexed" not in done.err
     (tmp_path / "empty" / "broken.png").symlink_to("nothing")
     assert cli("index", str(tmp_path / "empty"), **fleet).code == 1
 

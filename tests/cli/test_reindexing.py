@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from clipfleet.cli.dry_run import dry_run
+from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.indexing import Plan
 from clipfleet.cli.reconciling import Verdict
 from clipfleet.cli.reindexing import Reindex, begin, settle, switch_run
@@ -162,6 +164,31 @@ def test_given_another_alias_of_the_old_one_when_it_is_to_be_dropped_then_it_is_
         assert (store.describe("live").name, store.count("others")) == ("new", 1)
     finally:
         store._connection.call("drop_alias", "others")
+
+
+@pytest.mark.parametrize(
+    ("plan", "code", "why"),
+    [
+        (Plan(reindex=Reindex("old")), Exit.USAGE, "'old' is a collection itself"),
+        (Plan(reindex=Reindex("live", "new")), Exit.USAGE, "there is such a collection or alias already"),
+        (Plan(Sending("new"), fields={"year": "int"}), Exit.FAILED, "collection new declares no fields, not year:int"),
+        (Plan(Sending("live"), fields={"id": "int"}), Exit.USAGE, "cannot declare the field 'id'"),
+    ],
+)
+def test_given_what_the_run_would_be_refused_with_when_run_dry_then_it_is_said(lite, store, plan, code, why):
+    with pytest.raises(CliError, match=why) as refused:
+        dry_run(Run("index", Flags(milvus_uri=lite.uri)), [], plan)
+    assert refused.value.exit is code
+
+
+def test_given_a_collection_of_these_columns_or_none_when_run_dry_then_nothing_is_said_against_it(lite, store, capsys):
+    run = Run("index", Flags(milvus_uri=lite.uri))
+    for plan in (Plan(reindex=Reindex("live", "newer")), Plan(Sending("newer"), fields={"year": "int"})):
+        assert dry_run(run, [], plan) == Exit.FAILED  # there is no picture
+    assert capsys.readouterr().err == ""
+    away = Run("index", Flags(milvus_uri="http://127.0.0.1:1"))
+    assert dry_run(away, [], plan) == Exit.FAILED
+    assert "Milvus could not be asked" in capsys.readouterr().err
 
 
 def test_given_milvus_away_at_the_end_then_the_run_is_not_finished_and_says_so(manifest, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from clipfleet.producer import AsyncClient, Cancelled, Expired, ModelFailed, QueueFull, Unavailable, requests
 from clipfleet.producer.core.inbox import Inbox
 from support.raw_worker import toy_vector
-from support.waiting import quickest
+from support.waiting import quickest, wait_until
 
 
 @pytest.fixture
@@ -232,3 +232,21 @@ def test_a_mistake_inside_ends_requests_instead_of_hanging_them(run, worker, mon
         assert (await client.run("echo", {"data": 2})).ok
 
     run(scenario)
+
+
+def test_map_gives_results_while_a_plain_source_waits_for_them(run, worker):
+    given = []
+
+    def source():
+        for number in range(5):
+            wait_until(lambda number=number: len(given) == number, 10, "the result of the one before")
+            yield requests.echo(number)
+        raise KeyError("mine")
+
+    async def take(client):
+        async for result in client.map(source(), source_waits=True):
+            given.append(result.outputs["data"])  # noqa: PERF401 - the source looks at it
+
+    with pytest.raises(KeyError, match="mine"):
+        run(take)
+    assert given == list(range(5))

@@ -68,6 +68,43 @@ def test_map_sends_what_it_has_before_it_asks_a_source_that_waits(redis_server, 
         assert [result.outputs["data"] for result in client.map(source())] == list(range(5))
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_map_gives_results_while_its_source_waits_for_them(client, worker, ordered):
+    """A source whose next request comes when somebody has the result of the one before."""
+    given = []
+
+    def source():
+        for number in range(5):
+            wait_until(lambda number=number: len(given) == number, 10, "the result of the one before")
+            yield requests.echo(number)
+
+    results = client.map(source(), ordered=ordered, source_waits=True)
+    given.extend(result.outputs["data"] for result in results)
+    assert given == list(range(5))
+
+
+def test_a_map_beside_its_source_raises_what_that_raises_and_closes_it_where_it_runs(client, worker):
+    ended = []
+
+    def source(error=None):
+        try:
+            for number in range(100):
+                yield requests.echo(number)
+                if error is not None:
+                    raise error
+        finally:
+            ended.append(threading.current_thread().name)
+
+    with pytest.raises(KeyError, match="mine"):
+        list(client.map(source(KeyError("mine")), source_waits=True))
+    results = client.map(source(), source_waits=True, max_in_flight=4)
+    assert next(results).ok
+    results.close()
+    wait_until(lambda: len(ended) == 2, description="the source to be closed")
+    assert set(ended) == {"clipfleet-source"}
+    assert [result.outputs["data"] for result in client.map(source(), source_waits=True)] == list(range(100))
+
+
 def test_map_as_completed_does_not_wait_for_the_slow_one(redis_server, redis_client, keys, client):
     slow = threading.Event()
 

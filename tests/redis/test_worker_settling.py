@@ -75,6 +75,22 @@ def test_an_unwritable_reply_to_buries_the_request_and_not_its_neighbours(
     assert redis_client.get(stream.keys.result("bad")) == b"a string"
 
 
+def test_a_lifetime_that_the_script_refuses_buries_the_request_and_not_its_neighbours(
+    redis_client: redis.Redis, stream: QueueStream, settler: Settler
+) -> None:
+    good, bad, too = deliver(redis_client, stream, "good", "bad", "too")
+    for entry in (bad, too):
+        assert entry.envelope is not None
+        entry.envelope = entry.envelope._replace(reply_ttl_ms=86_400_001)
+    # Whether it goes out with others or, as an owner's failure, alone
+    settler.put([Outcome(bad, outputs={"data": 1}), Outcome(good, outputs={"data": 1})])
+    settler.put([Outcome(too, error_for(ErrorCode.MODEL_FAILED))])
+    wait_until(lambda: redis_client.xlen(stream.keys.lanes[0]) == 0, 10, "all settled")
+    assert decode_result(redis_client.lindex(stream.keys.result("good"), 0)).ok
+    letters = [letter for _, letter in redis_client.xrange(stream.keys.dead)]
+    assert [letter[b"id"] for letter in letters] == [b"bad", b"too"]
+
+
 def test_failures_of_a_worker_count_from_the_owner_alone(
     redis_client: redis.Redis, stream: QueueStream, settler: Settler
 ) -> None:

@@ -117,6 +117,13 @@ def test_given_what_would_mix_when_asked_to_reindex_then_it_is_refused_before_a_
     assert runs.unfinished() == []
 
 
+def test_given_two_runs_for_one_new_collection_when_neither_has_made_it_then_the_second_is_refused(runs):
+    run, _ = asked(runs, "one", collection="new")
+    with pytest.raises(ValueError, match="another run indexes into 'new'"):
+        corpus.reindex(Task("two"), ["t.csv"], "live", collection="new", columns={"path": "path"}, shards=1)
+    assert runs.unfinished() == [run]
+
+
 def test_given_a_message_that_comes_again_when_its_collection_is_there_then_it_is_its_own_run(runs, store):
     run, plan = asked(runs, "first")
     declare_columns(plan)

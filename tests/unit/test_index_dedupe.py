@@ -2,179 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
-from collections import Counter, deque
 from functools import partial
-from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from clipfleet.index import Item, Manifest, Send, Sending, State, forgotten, index_sources, reconcile
 from clipfleet.index.manifest import Known
-from clipfleet.index.reconcile import alone
 from clipfleet.index.sources import Stored
-from clipfleet.index.sync import Visited
 from clipfleet.producer.requests import Url
-from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.errors import ErrorCode, RequestFailed
 from clipfleet.schemas.result import Result
-
-IDS = [f"{letter}.png" for letter in "abcdefg"]
-CONTENTS = [b"red", b"green", b"blue", b"bad picture"]
-
-
-class Killed(Exception):
-    """The process ended there."""
-
-
-class Source:
-    """Pictures by id, in an order that a test chooses."""
-
-    about = ""
-
-    def __init__(self, pictures):
-        self.pictures = pictures
-
-    def events(self, seen):
-        for id_, picture in list(self.pictures.items()):
-            yield Item(id_, f"label of {id_}", picture)
-
-    def count(self):
-        return iter(self.pictures)
-
-
-class Fleet:
-    """A store, and who writes into it: so many under way, some answers that pass, an end where a test says."""
-
-    def __init__(self):
-        self.rows = {}
-        self.sent = Counter()
-        self.passing = set()
-        self.left = None
-
-    def map(self, requests, *, max_in_flight):
-        under_way = deque()
-        for request in requests:
-            under_way.append(request)
-            if len(under_way) == max_in_flight:
-                yield self.answer(under_way.popleft())
-        while under_way:
-            yield self.answer(under_way.popleft())
-
-    def answer(self, request):
-        id_, picture = request.inputs["id"], request.inputs["image"]
-        self.sent[id_] += 1
-        if picture.startswith(b"bad"):
-            return Result(id_, ok=False, error=error_for(ErrorCode.CORRUPT_IMAGE, "bad"))
-        self.rows[id_] = picture
-        if self.left is not None:
-            # Its row is there, and nobody has been told.
-            self.left -= 1
-            if self.left < 0:
-                raise Killed
-        if id_ in self.passing:
-            return Result(id_, ok=False, error=error_for(ErrorCode.EXPIRED, "late"))
-        return Result(id_, ok=True)
-
-
-def run(fleet, manifest, pictures, *, sync=True, **options):
-    """One run as the command line makes it; its report, and what it told of each id."""
-    told = {}
-    with Visited() as visited:
-        sources = visited.over([Source(pictures)])
-        report = index_sources(
-            fleet,
-            sources,
-            manifest=manifest,
-            dedupe=True,
-            max_in_flight=3,
-            on_outcome=lambda one: told.__setitem__(one.id, one),
-            **options,
-        )
-        if sync:
-            for page in visited.gone(manifest):
-                for id_ in page:
-                    fleet.rows.pop(id_, None)
-                manifest.forget(page)
-            if manifest.duplicates.leave_alone(run=manifest.run):
-                index_sources(fleet, alone(sources, manifest), manifest=manifest, dedupe=True, max_in_flight=3)
-    return report, told
-
-
-def listed(manifest):
-    return {id_: same_as for page in manifest.duplicates.listed() for id_, same_as in page}
-
-
-class Machine(RuleBasedStateMachine):
-    """A corpus that changes, runs that are killed anywhere, failures that pass: in the end all is there."""
-
-    @initialize()
-    def begin(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = Path(self.folder.name) / "m.sqlite"
-        self.fleet, self.pictures, self.may_have_row = Fleet(), {}, set()
-
-    @rule(id_=st.sampled_from(IDS), content=st.sampled_from(CONTENTS))
-    def put(self, id_, content):
-        self.pictures[id_] = content
-
-    @precondition(lambda self: getattr(self, "pictures", None))
-    @rule(data=st.data())
-    def remove(self, data):
-        del self.pictures[data.draw(st.sampled_from(sorted(self.pictures)))]
-
-    @precondition(lambda self: getattr(self, "pictures", None))
-    @rule(data=st.data())
-    def come_in_another_order(self, data):
-        self.pictures = dict(data.draw(st.permutations(list(self.pictures.items()))))
-
-    @rule(passing=st.sets(st.sampled_from(IDS)), left=st.integers(0, 6), sync=st.booleans())
-    def run_and_be_killed(self, passing, left, sync):
-        self.fleet.passing, self.fleet.left = passing, left
-        manifest = Manifest(self.path)
-        try:
-            run(self.fleet, manifest, self.pictures, sync=sync and bool(self.pictures))
-            manifest.close()
-        except Killed:
-            manifest._db.close()  # what a kill leaves: no commit
-
-    @precondition(lambda self: getattr(self, "pictures", None))
-    @rule(retry=st.booleans())
-    def run_to_the_end(self, retry):
-        self.fleet.passing, self.fleet.left = set(), None
-        self.fleet.sent.clear()
-        with Manifest(self.path) as manifest:
-            # What was ever sent may have a row, whatever became of it, and is not made another's duplicate.
-            had = {id_ for id_ in IDS if (known := manifest.known(id_)) is not None and not known.has_no_row}
-            report, told = run(self.fleet, manifest, self.pictures, retry_failed=retry)
-            same, counts = listed(manifest), manifest.counts()
-        rows, bad = self.fleet.rows, {id_ for id_, one in self.pictures.items() if one.startswith(b"bad")}
-        # Each is there itself, or under the id that is noted
-        for id_ in self.pictures.keys() - bad:
-            assert rows.get(same.get(id_, id_)) == self.pictures[id_], (id_, rows, same)
-            assert (id_ in rows) != (id_ in same)
-        # and nothing else, and nothing stale but of what cannot be read any more
-        assert rows.keys() - bad <= self.pictures.keys()
-        assert set(same) <= set(self.pictures)
-        # and no picture twice, unless its id was sent before
-        for id_ in rows.keys() - had - bad:
-            assert [other for other in rows.keys() - had - bad if rows[other] == rows[id_]] == [id_]
-        # and what was sent was sent once, and what is told is what is so
-        assert set(self.fleet.sent.values()) <= {1}
-        assert report.found + report.duplicates == len(self.pictures)
-        assert report.failed.total() == len(bad) == sum(one.error is not None for one in told.values())
-        assert counts.keys() <= {State.DONE, State.PERMANENT, State.DUPLICATE}
-
-    def teardown(self):
-        if hasattr(self, "folder"):
-            self.folder.cleanup()
-
-
-TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+from support.toy_index import Fleet, Killed, Source, listed, run
 
 
 @pytest.fixture
@@ -335,6 +174,23 @@ def test_given_a_kept_row_that_somebody_has_overwritten_when_reconciled_then_it_
             index_sources(fleet, forgotten([Source(pictures)], manifest), manifest=manifest, dedupe=True)
         assert fleet.rows["b.png"] == b"red"
         assert {known.state for id_ in pictures if (known := manifest.known(id_))} == {State.DONE, State.DUPLICATE}
+
+
+def test_given_a_collection_of_an_earlier_life_when_reconciled_then_no_duplicate_keeps_an_old_row(tmp_path, manifest):
+    # Given rows of which this manifest knows nothing: one's file has become another one's picture since
+    fleet, pictures = Fleet(), {"a.png": b"red", "b.png": b"red", "c.png": b"red"}
+    fleet.rows = {"a.png": b"red", "b.png": b"an older picture"}
+
+    def compare():
+        return reconcile(manifest, lambda noted: {id_: True for id_ in noted if id_ in fleet.rows})
+
+    run(fleet, manifest, pictures, sync=False)
+    assert (fleet.sent, fleet.rows["b.png"]) == ({"a.png": 1}, b"an older picture")
+    found = compare()
+    assert (found.agrees, found.twins, found.first) == (False, 1, ["b.png"])
+    index_sources(fleet, forgotten([Source(pictures)], manifest), manifest=manifest, dedupe=True)
+    assert (fleet.sent, fleet.rows) == ({"a.png": 1, "b.png": 1}, {"a.png": b"red", "b.png": b"red"})
+    assert (compare().agrees, listed(manifest)) == (True, {"c.png": "a.png"})
 
 
 class Far(Source):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from clipfleet.producer import QueueFull, requests
 from clipfleet.producer.core.window import SHORTEST_PAUSE_S, Window, failure_of, pause_after
+from clipfleet.producer.threads.stream import stream
 from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.schemas.result import Result
 
@@ -107,3 +108,30 @@ def test_an_item_that_cannot_be_sent_is_a_failed_result():
     assert (missing.error.code, missing.error.retryable) == (ErrorCode.FETCH_FAILED, False)
     assert str(missing.error) == "fetch_failed: cannot read 'a.png': No such file or directory"
     assert failure_of(requests.echo(1), error_for("bad_request")).error.code is ErrorCode.BAD_REQUEST
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_given_a_source_that_takes_its_time_when_results_have_come_then_all_are_given_before_it_is_asked_again(
+    monkeypatch, ordered
+):
+    monkeypatch.setattr("clipfleet.producer.threads.stream._SOON_S", -1.0)  # any source is slow
+    taken, waiting = [], []
+
+    def source():
+        for number in range(40):
+            taken.append(number)
+            yield requests.echo(number)
+
+    def send(_request, sink):
+        job = SimpleNamespace(entry=None, ending=done(0))
+        waiting.append(job)
+        if len(waiting) == 10:
+            # Ten come at once, more than the group of eight that is given before there is another look for room
+            for each in waiting:
+                sink(each)
+            waiting.clear()
+        return job
+
+    for count, _ in enumerate(stream(source(), Window(64, ordered=ordered), send), start=1):
+        assert len(taken) == -(-count // 10) * 10
+    assert count == 40

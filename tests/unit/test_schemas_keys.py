@@ -103,6 +103,17 @@ def test_given_a_fork_when_both_make_ids_then_none_is_made_twice():
     assert len(set(made)) == len(made) == 400
 
 
+def test_given_a_fork_that_python_was_not_told_of_when_a_client_begins_in_the_child_then_no_id_is_made_twice():
+    code = (
+        "import ctypes, os; from clipfleet.schemas import new_id; from clipfleet.producer.forks import Inheritable; "
+        # As a server written in C forks, with the lock of the interpreter held
+        "new_id(); child = ctypes.PyDLL(None).fork(); begun = None if child else Inheritable(); "
+        "ids = [new_id() for _ in range(200)]; child and os.wait(); print(*ids, flush=True); os._exit(0)"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert len(set(made)) == len(made) == 400
+
+
 def test_given_many_threads_when_they_make_ids_at_once_then_none_is_made_twice():
     with ThreadPoolExecutor(8) as pool:
         made = [each for some in pool.map(lambda _: [new_id() for _ in range(1_000)], range(16)) for each in some]

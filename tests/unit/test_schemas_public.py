@@ -26,7 +26,7 @@ PUBLIC = {
     },
     "clipfleet.schemas.keys": {"ID", "NAME", "Lane", "QueueKeys"},
     "clipfleet.schemas.request": {
-        "Envelope", "InvalidRequest", "Request", "decode_request", "encode_request", "new_id",
+        "Envelope", "InvalidRequest", "Request", "decode_request", "encode_request", "forget_drawn_ids", "new_id",
     },
     "clipfleet.schemas.result": {"Hit", "Result", "Vector", "decode_result", "encode_failure", "encode_success"},
     "clipfleet.schemas.scripts": {"Script", "load"},

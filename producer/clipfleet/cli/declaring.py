@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from clipfleet.cli.errors import CliError
 from clipfleet.cli.run import usage
 from clipfleet.index.typed import FIELD_TYPES
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from clipfleet.cli.settings import Settings
     from clipfleet.store import Field, Store
 
-__all__ = ["declare", "fields_of", "parse_fields"]
+__all__ = ["check_columns", "declare", "fields_of", "parse_fields"]
 
 _FIELD: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,63})[:=](\w+)", re.ASCII)
 
@@ -49,6 +50,26 @@ def fields_of(fields: Mapping[str, str]) -> list[Field]:
         return [Field(name, kind) for name, kind in fields.items()]  # type: ignore[arg-type]
     except RequestFailed as error:
         raise usage(f"--field: {error.message}") from None
+
+
+def check_columns(store: Store, collection: str, fields: Sequence[Field]) -> None:
+    """Whether a collection, if it is there already, has these columns: it gets none afterwards.
+
+    Raises:
+        CliError: it has not.
+        StoreUnavailable: not now.
+    """
+    found = store.describe(collection)
+    if found is None or set(fields) <= set(found.fields):
+        return
+    has, wanted = (", ".join(f"{each.name}:{each.type}" for each in some) for some in (found.fields, fields))
+    alias = collection if found.name != collection else f"{collection[:123]}_live"
+    raise CliError(
+        f"bad_request: collection {found.name} declares {has or 'no fields'}, not {wanted}: columns are declared when a"
+        " collection is made",
+        hint=f"Make a new one with them, behind an alias:  clipfleet index SOURCE... --reindex --collection {alias}"
+        f" {' '.join(f'--field {each.name}:{each.type}' for each in fields)}",
+    )
 
 
 def declare(store: Store, settings: Settings, collection: str, fields: Sequence[Field]) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import CliError, Exit
+from clipfleet.cli.filter_keys import tell_unknown
+from clipfleet.cli.run import usage
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
@@ -41,6 +43,10 @@ def by_filter(run: Run, settings: Settings, collection: str, where: str, *, yes:
     with connect(settings, lane="bulk", wait_for_worker=True) as client:
         matched = int(told.outputs["matched"])
         deleted = 0
+        tell_unknown(run.out, client, collection, where)
+        if not (yes or dry_run or run.out.can_ask):
+            text = f"--filter: {_rows(matched)} of {collection!r} match, and there is no terminal to ask on"
+            raise usage(text, "Give --yes to delete them; nothing was deleted.")
         if matched and not dry_run:
             if not yes and not run.out.ask(f"delete {_rows(matched)} of {collection!r}?"):
                 raise CliError("nothing was deleted")
@@ -202,7 +208,7 @@ class _Told:
                 deleted = one.found and not self._dry_run
                 self._out.json({"input": one.id, "ok": True, "found": one.found, "deleted": deleted})
         elif one.error is not None and self._failed <= _SHOWN:
-            self._out.note(f"{one.id}: {one.error.code}: {one.error.message}")
+            self._out.failed(one.id, one.error)
         elif one.error is None and not one.found and self._missing <= _SHOWN:
             self._out.note(f"{one.id}: there was no such row")
 

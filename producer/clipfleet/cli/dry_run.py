@@ -1,25 +1,32 @@
-"""``index --dry-run``: what would be sent, told without a fleet."""
+"""``index --dry-run``: what would be sent, told without a fleet; of Milvus only what may stand against the run."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.cli.errors import Exit
+from clipfleet.cli.declaring import check_columns, fields_of
+from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.index_manifest import INTO, check_place
+from clipfleet.cli.local import find_live
+from clipfleet.cli.milvus import opened
+from clipfleet.cli.reindexing import check_names, columns
+from clipfleet.cli.settings import load
 from clipfleet.index import Failure, Item, Manifest, Skip, typed
 from clipfleet.index.manifest import Todo, decide, signature
 from clipfleet.index.sources import Seen
 from clipfleet.index.sources.seen import Met
-from clipfleet.schemas.errors import RequestFailed
+from clipfleet.schemas.errors import ClipfleetError, RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from clipfleet.cli.indexing import Plan
     from clipfleet.cli.run import Run
+    from clipfleet.cli.settings import Settings
     from clipfleet.index import Source
 
 __all__ = ["dry_run"]
@@ -32,10 +39,46 @@ def dry_run(run: Run, sources: Sequence[Source], plan: Plan) -> int:
     """Count what ``sources`` hold by kind and by what would be done with it; the exit code, 3 where something fails."""
     for about in filter(None, (each.about for each in sources)):
         run.out.note(about)
+    plan = _as_milvus_allows(run, plan)
     told = _Told(run, plan)
     for source in typed(sources, plan.fields):
         told.add(source)
     return told.end()
+
+
+def _as_milvus_allows(run: Run, plan: Plan) -> Plan:
+    """The plan with the columns that its collection would have.
+
+    Raises:
+        CliError: what the run itself would be refused with.
+    """
+    if plan.files is not None or (plan.reindex is None and not plan.fields):
+        return plan
+    asked = load(run.flags)
+    local = run.flags.local or asked.source == "the default"
+    settings = load(run.flags, live=find_live(Path.cwd())) if local else asked
+    why = "which one it is is not known here (--milvus-uri)"
+    if settings.milvus_uri is not None:
+        try:
+            return _checked(settings, plan)
+        except CliError:
+            raise
+        except (ClipfleetError, ModuleNotFoundError) as error:
+            why = str(error)
+    run.out.note(f"Milvus could not be asked whether something of these names stands against it: {why}")
+    return plan
+
+
+def _checked(settings: Settings, plan: Plan) -> Plan:
+    with opened(settings) as store:
+        if plan.reindex is None:
+            check_columns(store, plan.sending.collection, fields_of(plan.fields))
+            return plan
+        begun = ""
+        if plan.manifest is not None and plan.manifest.exists() and not plan.fresh:
+            with Manifest(plan.manifest) as manifest:
+                begun = manifest.told(INTO)
+        return replace(plan, fields=columns(check_names(store, plan.reindex, begun), plan.fields))
 
 
 class _Told:
@@ -104,7 +147,7 @@ class _Told:
     def _cannot_be_read(self, label: str, error: RequestFailed) -> None:
         self._failed += 1
         if self._failed <= _SHOWN_FAILURES:
-            self._out.note(f"{label}: {error.code}: {error.message}")
+            self._out.failed(label, error)
 
     def _item(self, item: Item) -> None:
         known = None if self._manifest is None else self._manifest.known(item.id)

@@ -79,7 +79,7 @@ class _Shown(Watch):
         if self._run.out.json_lines:
             self._run.out.json(line)
         elif self._failed <= _SHOWN_FAILURES:
-            self._run.out.note(f"{id_}: {error.code}: {error.message}")
+            self._run.out.failed(id_, error)
 
     def says(self, text: str) -> None:
         self._run.out.note(text)

@@ -47,7 +47,7 @@ class Shown:
         if self._out.json_lines:
             self._out.json(line)
         elif self.failed <= _SHOWN_FAILURES:
-            self._out.note(f"{outcome.path}: {error.code}: {error.message}")
+            self._out.failed(outcome.path, error)
 
     def end(self) -> None:
         """Say where the failures are that were not shown."""
@@ -77,7 +77,7 @@ def summary(run: Run, report: Report, where: str, verdicts: Sequence[Verdict], s
         text += f"; {report.skipped} other file{'s' if report.skipped > 1 else ''} skipped"
     said = [verdict.text for verdict in [*verdicts, *([] if switch is None else [switch])]]
     text += "".join(f"; {each}" for each in said)
-    if run.out.json_lines or not run.out.is_terminal:
+    if run.out.json_lines:
         run.out.log().info(
             "indexed",
             indexed=report.indexed,
@@ -93,5 +93,5 @@ def summary(run: Run, report: Report, where: str, verdicts: Sequence[Verdict], s
             reconciled=verdicts[-1].agrees if verdicts else None,
             **({} if switch is None else {"switched": switch.agrees}),
         )
-    if not run.out.json_lines:
+    else:
         run.out.line(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clipfleet.cli.client import check_worker
-from clipfleet.cli.declaring import declare, fields_of
+from clipfleet.cli.declaring import check_columns, declare, fields_of
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.failures import Failures
 from clipfleet.cli.index_manifest import open_manifest
@@ -114,6 +114,7 @@ def run_index(run: Run, settings: Settings, sources: Sequence[Path | Source], pl
 def _declare(settings: Settings, plan: Plan) -> None:
     fields = fields_of(plan.fields)
     with opened(settings) as store:
+        check_columns(store, plan.sending.collection, fields)
         declare(store, settings, plan.sending.collection, fields)
 
 
@@ -173,7 +174,8 @@ class _Indexing:
                     raise
             sink.end()
             verdicts = [self._synced(visited, report, client, sources)] if visited is not None else []
-            verdicts += [self._reconciled(client, sources)] if not report.stopped else []
+            if (report.found or report.duplicates) and not report.stopped:
+                verdicts += [self._reconciled(client, sources)]
             if self._plan.dedupe and self._manifest is not None:
                 verdicts.insert(0, self._listed(self._manifest, report))
         found = [verdict for verdict in verdicts if verdict is not None]

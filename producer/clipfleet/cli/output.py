@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from structlog.typing import FilteringBoundLogger
 
+    from clipfleet.schemas.errors import RequestFailed
+
 __all__ = ["Output"]
 
 
@@ -70,6 +72,10 @@ class Output:
             self.note(f"… {text}")
         else:
             self.log().info(text)
+
+    def failed(self, label: str, error: RequestFailed) -> None:
+        """One input that failed, on stderr; one that is empty has no name to begin the line with."""
+        self.note(f"{label or '(an empty input)'}: {error.code}: {error.message}")
 
     def error(self, text: str, hint: str = "") -> None:
         """What went wrong, and what to do about it."""

@@ -49,6 +49,7 @@ def reconcile_run(
         return Verdict(None, "not reconciled: pymilvus is not installed here")
     try:
         found = _compare(settings, collection, manifest)
+        twins = found.twins
         if not found.agrees:
             out.step(f"{_lost(found)}: sending them once more")
             index(forgotten(sources, manifest))
@@ -57,15 +58,17 @@ def reconcile_run(
         return Verdict(False, f"NOT reconciled: {error}")
     if found.agrees:
         unknown = f"; of {found.unknown:,} only the id could be compared" if found.unknown else ""
-        return Verdict(
-            True, f"reconciled: the store holds each of the {found.done:,} that the manifest calls done{unknown}"
-        )
+        renewed = f"; {twins:,} of the duplicates had rows of their own, which were renewed" if twins else ""
+        text = f"reconciled: the store holds each of the {found.done:,} that the manifest calls done{unknown}{renewed}"
+        return Verdict(True, text)
     return Verdict(False, f"NOT reconciled: {_lost(found)} ({', '.join(found.first)}); run it again")
 
 
 def _lost(found: Reconciled) -> str:
     told = [f"{found.missing:,} are missing"] if found.missing or not found.changed else []
     told += [f"{found.changed:,} hold another picture"] if found.changed else []
+    if found.twins and not found.missing and not found.changed:
+        return f"{found.twins:,} duplicates have rows of their own in the store"
     first, *more = told
     number, _, what = first.partition(" ")
     return " and ".join([f"{number} of {found.done:,} {what} in the store", *more])
@@ -94,7 +97,7 @@ def _compare(settings: Settings, collection: str, manifest: Manifest, before: Re
         found = reconcile(manifest, holds)
     if before is not None:
         # What was missing and could not be sent again is not done, and missing all the same.
-        lost = max(0, before.done - found.done)
+        lost = max(0, before.done + before.twins - found.done)
         found.missing, found.done = found.missing + lost, found.done + lost
         found.first = found.first or before.first
     return found

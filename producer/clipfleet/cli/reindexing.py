@@ -28,15 +28,16 @@ from clipfleet.index import Manifest, ManifestError
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from clipfleet.cli.indexing import Plan
     from clipfleet.cli.run import Run
     from clipfleet.cli.settings import Settings
     from clipfleet.index import Report
-    from clipfleet.store import Store
+    from clipfleet.store import CollectionInfo, Store
 
-__all__ = ["Reindex", "begin", "reindexing", "settle", "switch_run"]
+__all__ = ["Reindex", "begin", "check_names", "columns", "reindexing", "settle", "switch_run"]
 
 _BEFORE: Final = "before"  # in the manifest: what the alias stood for before it was switched
 _STOOD: Final = "stood"  # what the alias is known to have stood for last; "" = unknown
@@ -94,20 +95,11 @@ def begin(run: Run, settings: Settings, plan: Plan, asked: Reindex, manifest: Ma
         RequestFailed, StoreUnavailable: Milvus, or what the fleet is, stands against it.
     """
     with opened(settings) as store:
-        old = store.describe(asked.alias)
-        if old is not None and old.name == asked.alias:
-            raise _no_alias(asked.alias)
         begun = manifest.told(INTO)
+        old = check_names(store, asked, begun)
         new = begun or asked.into or _made_name(asked.alias)
-        if begun and asked.into not in {None, begun}:
-            raise usage(
-                f"--into {asked.into}: an earlier run, which has not come to its end, has begun {begun!r}",
-                f"Go on with --into {begun} or without --into, or give it up with --fresh.",
-            )
         if begun:
             run.out.note(f"going on with the new collection {begun!r} (--fresh begins another one)")
-        elif store.describe(new) is not None:
-            raise usage(f"--into {new}: there is such a collection or alias already", "Name one that is not there.")
         else:
             if manifest.counts():
                 # Of an earlier reindexing, which has come to its end: nothing of that is in this one's collection.
@@ -115,13 +107,43 @@ def begin(run: Run, settings: Settings, plan: Plan, asked: Reindex, manifest: Ma
             manifest.tell(INTO, new)
             manifest.tell(_STOOD, _NOTHING if old is None else old.name)
             manifest.flush()
-        # Those of the old collection too: filters on them would be slow all at once.
-        kept = {} if old is None else {field.name: field.type for field in old.fields}
-        if fields := fields_of({**kept, **plan.fields}):
+        plan = replace(plan, fields=columns(old, plan.fields))
+        if fields := fields_of(plan.fields):
             declare(store, settings, new, fields)
     stands = "which is not there yet" if old is None else f"which stands for {old.name!r} until then"
     run.out.note(f"reindexing into {new!r}, for the alias {asked.alias!r}, {stands}")
-    return replace(plan, sending=replace(plan.sending, collection=new), fields={**kept, **plan.fields})
+    return replace(plan, sending=replace(plan.sending, collection=new))
+
+
+def check_names(store: Store, asked: Reindex, begun: str) -> CollectionInfo | None:
+    """What the alias stands for, if the names can be what they are asked to be.
+
+    Args:
+        store: asked for them.
+        asked: what was asked for.
+        begun: the new collection of an earlier run that has not come to its end; empty = there is none.
+
+    Raises:
+        CliError: usage error: the alias' name is a collection's; the new collection's name is taken.
+        StoreUnavailable: not now.
+    """
+    old = store.describe(asked.alias)
+    if old is not None and old.name == asked.alias:
+        raise _no_alias(asked.alias)
+    if begun and asked.into not in {None, begun}:
+        raise usage(
+            f"--into {asked.into}: an earlier run, which has not come to its end, has begun {begun!r}",
+            f"Go on with --into {begun} or without --into, or give it up with --fresh.",
+        )
+    if not begun and asked.into is not None and store.describe(asked.into) is not None:
+        raise usage(f"--into {asked.into}: there is such a collection or alias already", "Name one that is not there.")
+    return old
+
+
+def columns(old: CollectionInfo | None, fields: Mapping[str, str]) -> dict[str, str]:
+    """Those of a new collection: what the old one has, else filters on it would be slow all at once, and these."""
+    kept: dict[str, str] = {} if old is None else {field.name: field.type for field in old.fields}
+    return {**kept, **fields}
 
 
 def _no_alias(name: str) -> ClipfleetError:

@@ -94,6 +94,13 @@ class Duplicates:
                 yield id_, error_for(code, message, retryable=state == State.TRANSIENT)
             after = page[-1][0]
 
+    def ids(self) -> Iterator[list[str]]:
+        """The ids of all duplicates, in order and in pages; changes may be made meanwhile."""
+        after = ""
+        while page := self._ask("SELECT id FROM item WHERE state = 5 AND id > ? ORDER BY id LIMIT ?", (after, _PAGE)):
+            yield [id_ for (id_,) in page]
+            after = page[-1][0]
+
     def listed(self) -> Iterator[list[tuple[str, str]]]:
         """Each duplicate and the id under which its picture is, by pages in the order of their ids."""
         query = f"SELECT d.id, {_BEST} FROM item d WHERE d.state = 5 AND d.id > :after ORDER BY d.id LIMIT :page"  # noqa: S608

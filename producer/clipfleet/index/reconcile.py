@@ -27,26 +27,30 @@ class Reconciled:
         done: items that the manifest calls done.
         missing: how many of them have no row.
         changed: how many have a row with another picture in it: somebody else has written under the same id.
+        twins: duplicates, which were not sent, that have a row all the same: of an earlier life of the collection, of
+            which this manifest knows nothing, so that it may hold an older picture.
         unknown: how many have a row of which nobody noted what is in it, as workers of an earlier release.
-        first: some of the ids that are missing or changed.
+        first: some of the ids that are missing or changed, or have such a row.
     """
 
     done: int = 0
     missing: int = 0
     changed: int = 0
+    twins: int = 0
     unknown: int = 0
     first: list[str] = field(default_factory=list)
 
     @property
     def agrees(self) -> bool:
-        """Whether each item that is done has a row, and its own picture in it."""
-        return not self.missing and not self.changed
+        """Whether each item that is done has a row, and its own picture in it, and no other one has any."""
+        return not self.missing and not self.changed and not self.twins
 
 
 def reconcile(manifest: Manifest, holds: Callable[[Mapping[str, str]], Mapping[str, bool]]) -> Reconciled:
     """Ask the store for every item that is done, and forget those that it does not hold: the next run sends them.
 
-    What was a duplicate of one of these is to be sent, too, since nobody knows whether that one will come again.
+    What was a duplicate of one of these is to be sent, too, since nobody knows whether that one will come again; and so
+    is a duplicate that has a row.
     Memory follows a page of ids, and not their number.
 
     Args:
@@ -65,6 +69,12 @@ def reconcile(manifest: Manifest, holds: Callable[[Mapping[str, str]], Mapping[s
         found.changed += sum(not right for right in there.values())
         found.unknown += sum(not page[id_] for id_ in there)
         found.first += lost[: _SHOWN - len(found.first)]
+    for ids in manifest.duplicates.ids():
+        there = holds(dict.fromkeys(ids, ""))
+        twins = [id_ for id_ in ids if id_ in there]
+        manifest.overwritten(twins)
+        found.twins += len(twins)
+        found.first += twins[: _SHOWN - len(found.first)]
     manifest.duplicates.leave_alone(run=manifest.run)
     manifest.flush()
     return found

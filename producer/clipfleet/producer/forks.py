@@ -1,9 +1,15 @@
-"""What a fork leaves in the child without its thread: told of it once, there, instead of asking at every request."""
+"""What a fork leaves in the child without its thread: told of it once, there, instead of asking at every request.
+
+Servers that fork in C without Python's hooks (uWSGI, unless its ``py-call-osafterfork`` is set) tell nobody. There a
+client must be used in the child alone, and what it begins with there is its own.
+"""
 
 from __future__ import annotations
 
 import os
 from weakref import WeakSet
+
+from clipfleet.schemas.request import forget_drawn_ids
 
 __all__ = ["Inheritable"]
 
@@ -17,6 +23,7 @@ class Inheritable:
 
     def __init__(self) -> None:
         self.inherited = False
+        forget_drawn_ids()
         _alive.add(self)
 
     def leave_to_parent(self) -> None:

@@ -156,6 +156,14 @@ def _begin(task: Any, asked: dict[str, Any], sources: list[str] | str, **options
         # A caller without clipfleet gets the class that it can name.
         raise ValueError(str(error)) from None
     run, known, is_new = runs().begin(digest(asked), plan.to_json(), task.request.id)
+    if (
+        is_new
+        and plan.alias
+        and any(at != run and each.plan["collection"] == plan.collection for at, each in _unfinished())
+    ):
+        # Begun at the same time, when it was not there yet: looked for afterwards, so that one of two sees the other.
+        runs().end(run, REVOKED)
+        raise ValueError(f"another run indexes into {plan.collection!r}: name a collection of its own")
     if is_new:
         for number in range(plan.shards):
             _send(task.app, run, number, 0)

@@ -74,7 +74,7 @@ class Runs:
         now = self.now_ms()
 
         def attempt(pipe: redis.client.Pipeline) -> tuple[str, Run, bool]:
-            found = self._find(pipe, asked, task)
+            found = self._find(asked, task, pipe, pipe.watch)
             pipe.multi()
             if found is None:
                 made = Run(plan, [task], now, asked=asked)
@@ -90,16 +90,15 @@ class Runs:
 
     def find(self, asked: str, task: str) -> tuple[str, Run] | None:
         """What ``begin`` would join; None where it would make a new run."""
-        with self._redis.pipeline() as pipe:
-            pipe.watch(self._keys.asked(asked))  # type: ignore[no-untyped-call]
-            return self._find(pipe, asked, task)
+        return self._find(asked, task, self._redis, lambda *_keys: None)
 
-    def _find(self, pipe: redis.client.Pipeline, asked: str, task: str) -> tuple[str, Run] | None:
+    def _find(self, asked: str, task: str, client: redis.Redis, watch: Callable[..., object]) -> tuple[str, Run] | None:
         own = self._own(asked, task)
         for place in (own, self._keys.asked(asked)):
-            run = cast("bytes", pipe.get(place) or b"").decode()
-            pipe.watch(place, self._keys.run(run))  # type: ignore[no-untyped-call]
-            raw = cast("bytes | None", pipe.get(self._keys.run(run)))
+            watch(place)
+            run = cast("bytes", client.get(place) or b"").decode()
+            watch(self._keys.run(run))
+            raw = cast("bytes | None", client.get(self._keys.run(run)))
             known = Run(**json.loads(raw)) if raw else None
             if known is not None and (place == own or known.state == RUNNING or task in known.tasks):
                 return run, known

@@ -20,7 +20,7 @@ from clipfleet.schemas.limits import (
     VERSION,
 )
 
-__all__ = ["Envelope", "InvalidRequest", "Request", "decode_request", "encode_request", "new_id"]
+__all__ = ["Envelope", "InvalidRequest", "Request", "decode_request", "encode_request", "forget_drawn_ids", "new_id"]
 
 
 ID_CHARS: Final = 22  # of 64 that there are: 132 random bits
@@ -43,6 +43,15 @@ def new_id() -> str:
         except IndexError:
             drawn = b2a_base64(os.urandom(ID_CHARS * IDS_AT_ONCE * 6 // 8), newline=False).translate(_URL_SAFE).decode()
             _fresh.extend(drawn[at : at + ID_CHARS] for at in range(0, len(drawn), ID_CHARS))
+
+
+def forget_drawn_ids() -> None:
+    """Draw anew for the next id.
+
+    For whoever begins in a process that may be the child of a fork which Python was not told of, as servers written in
+    C make them: a child that went on with what its parent has drawn would give out the same ids.
+    """
+    _fresh.clear()
 
 
 class Envelope(NamedTuple):

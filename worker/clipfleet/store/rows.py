@@ -136,10 +136,10 @@ def _column_value(field: Field, value: object) -> Any:
         return value
     if field.type == "str" and isinstance(value, str) and len(value.encode()) <= MAX_STR_FIELD_BYTES:
         return value
-    raise error_for(
-        ErrorCode.BAD_REQUEST,
-        f"metadata {field.name} is declared {field.type}, and {value!r:.60} is no {field.type}, or too long",
-    )
+    text = f"metadata {field.name} is declared {field.type}, and {value!r:.60} is no {field.type}, or too long"
+    if isinstance(value, str) and field.type != "str":
+        text += f"; 'clipfleet index --field {field.name}:{field.type}' reads text as it"
+    raise error_for(ErrorCode.BAD_REQUEST, text)
 
 
 def _metadata_json(metadata: object) -> str:

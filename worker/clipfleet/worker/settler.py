@@ -28,9 +28,9 @@ __all__ = ["Outcome", "Settler"]
 
 log = logging.getLogger(__name__)
 MOST_AT_ONCE = 512
-# What settle.lua itself says of a key that it cannot write; everything else passes (a full disk, a failover, a lane
-# that somebody has overwritten).
-FOR_GOOD = ("WRONGTYPE settle", "ERR settle")
+# What settle.lua itself says of a key that it cannot write, or of its arguments; everything else passes (a full disk, a
+# failover, a lane that somebody has overwritten). Without "ERR ", which redis-py takes away.
+FOR_GOOD = ("WRONGTYPE settle", "settle:")
 
 
 class Outcome(NamedTuple):

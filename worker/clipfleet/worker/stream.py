@@ -210,7 +210,10 @@ class QueueStream:
         replies = self.wire.call_many(calls)
         answers: dict[int, int | Exception] = dict(zip(alone, replies, strict=False))
         for places, reply in zip(together, replies[len(alone) :], strict=True):
-            answers.update(zip(places, [reply] * len(places) if isinstance(reply, Exception) else reply, strict=True))
+            if isinstance(reply, Exception):
+                # Of the arguments of one of them: which one is seen when each is asked for alone.
+                reply = [REFUSED_HERE if str(reply).startswith("settle_many:") else reply] * len(places)  # noqa: PLW2901
+            answers.update(zip(places, reply, strict=True))
         refused = [place for places in together for place in places if answers[place] == REFUSED_HERE]
         if refused:
             said = self.wire.call_many([self._one(settlements[place]) for place in refused])

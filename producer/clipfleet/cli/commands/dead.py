@@ -124,7 +124,7 @@ def _retry_one(run: Run, view: QueueView, client: Client, letter: Letter) -> Req
         if run.out.json_lines:
             run.out.json({"input": letter.entry, "ok": False, "error": failure_json(error)})
         else:
-            run.out.note(f"{letter.entry}: {error.code}: {error.message}")
+            run.out.failed(letter.entry, error)
         return error
     view.drop([letter.entry])
     if run.out.json_lines:

@@ -61,8 +61,6 @@ def delete(
         raise usage(
             "give either ids or --filter", "clipfleet delete ID..., clipfleet delete - < ids.txt, or --filter EXPR"
         )
-    if where is not None and not (yes or dry_run or run.out.can_ask):
-        raise usage("--filter: there is no terminal to ask on", "Look at it with --dry-run, then give --yes.")
     with run.fleet(store=True) as settings:
         if where is not None:
             return by_filter(run, settings, collection, where, yes=yes, dry_run=dry_run)

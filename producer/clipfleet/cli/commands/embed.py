@@ -92,7 +92,7 @@ def show_failure(out: Output, answer: Answer) -> None:
     if out.json_lines:
         out.json({"input": answer.label, "ok": False, "error": failure_json(answer.error)})
     else:
-        out.note(f"{answer.label}: {answer.error.code}: {answer.error.message}")
+        out.failed(answer.label, answer.error)
 
 
 def failure_json(error: RequestFailed) -> dict[str, Any]:

@@ -60,8 +60,10 @@ def export(
                 to.value, out, dtype=dtype.value, rows_per_part=rows_per_part, origin=f"collection {info.name}"
             ) as sink:
                 earlier = sum(1 for _ in sink.held())
+                changed = _changed(run, store, info, sink, dtype) if earlier else 0
                 written = _copy(run, store, info, sink, earlier)
-            return _told(run, _Copied(collection, out, earlier, written, sink.parts, store.count(info.name)))
+            stored = store.count(info.name)
+            return _told(run, _Copied(collection, out, earlier, written, sink.parts, stored, changed))
         except SinkError as error:
             raise CliError(str(error)) from None
 
@@ -75,6 +77,26 @@ def _described(store: Store, collection: str) -> CollectionInfo:
     if not found.fingerprint:
         raise CliError(f"the collection {collection!r} is no collection of clipfleet")
     return replace(found, rows=store.count(found.name))
+
+
+def _changed(run: Run, store: Store, info: CollectionInfo, sink: FolderSink, dtype: Dtype) -> int:
+    """How many rows of the parts that are there the collection has no more, or otherwise, and how many it has besides.
+
+    Both are in the order of their ids, and one of each is held at a time.
+    """
+    run.out.step(f"comparing {_parts(sink.parts)} that are there with the collection")
+    close = 1e-3 if dtype is Dtype.FLOAT16 else 1e-5  # a store may give other last bits
+    rows = (row for page in store.scan(info.name) for row in page)
+    changed, row = 0, next(rows, None)
+    for id_, vector in sink.rows():
+        while row is not None and row.id < id_:
+            changed, row = changed + 1, next(rows, None)
+        if row is None or row.id != id_:
+            changed += 1
+            continue
+        far = len(row.vector) != len(vector) or abs(row.vector - vector).max() > close * abs(row.vector).max()
+        changed, row = changed + bool(far), next(rows, None)
+    return changed
 
 
 def _copy(run: Run, store: Store, info: CollectionInfo, sink: FolderSink, earlier: int) -> int:
@@ -104,6 +126,7 @@ class _Copied:
         written: rows that this one has.
         parts: whole parts there are now.
         stored: rows of the collection at the end.
+        changed: rows of earlier parts that are not as they were in the collection, see ``_changed``.
     """
 
     collection: str
@@ -112,6 +135,7 @@ class _Copied:
     written: int
     parts: int
     stored: int
+    changed: int
 
 
 def _parts(count: int) -> str:
@@ -120,7 +144,7 @@ def _parts(count: int) -> str:
 
 def _told(run: Run, copied: _Copied) -> int:
     rows = copied.earlier + copied.written
-    whole = rows == copied.stored
+    whole = rows == copied.stored and not copied.changed
     if run.out.json_lines:
         run.out.json(
             {
@@ -130,6 +154,7 @@ def _told(run: Run, copied: _Copied) -> int:
                 "written": copied.written,
                 "parts": copied.parts,
                 "stored": copied.stored,
+                "changed": copied.changed,
                 "out": str(copied.out),
             }
         )
@@ -142,9 +167,14 @@ def _told(run: Run, copied: _Copied) -> int:
         run.out.note("the collection has no rows")
         return Exit.FAILED
     if not whole:
+        now = f"{copied.stored:,} rows now"
+        if copied.changed:
+            now += (
+                f", and {copied.changed:,} of the parts that were there have left it, are others, or came between them"
+            )
         run.out.note(
-            f"the collection has {copied.stored:,} rows now: it was written to meanwhile, or since the folder was"
-            " begun; export it into an empty folder"
+            f"the collection has {now}: it was written to meanwhile, or since the folder was begun; export it into an"
+            " empty folder"
         )
         return Exit.PARTIAL
     return Exit.OK

@@ -297,6 +297,9 @@ def index(  # noqa: PLR0913  each parameter is a flag
 def _open(sources: list[str], columns: Columns, part: Part | None, every_s: float) -> list[Source]:
     from clipfleet.index import TABLE_SUFFIXES, Columns, open_sources, part_of  # noqa: PLC0415
 
+    if not all(sources):
+        # As a shell makes it of a variable that is not set; it would be the current folder.
+        raise usage("one of the sources is empty: name a folder, a file or a pattern; '.' is the current folder")
     if columns != Columns() and not any(source.lower().endswith(TABLE_SUFFIXES) for source in sources):
         raise usage("columns and --path-root are for tables, and none of the sources is one")
     try:

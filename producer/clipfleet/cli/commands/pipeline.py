@@ -229,7 +229,7 @@ def _tell(run: Run, outcome: Outcome, *, alone: bool) -> None:
             line["rows"] = [as_json(row) for row in table]
         run.out.json(line)
     elif error is not None:
-        run.out.note(f"{outcome.label}: {error.code}: {error.message}")
+        run.out.failed(outcome.label, error)
     elif table is not None:
         if not alone:
             run.out.line(f"{outcome.label}:")

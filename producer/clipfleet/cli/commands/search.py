@@ -64,6 +64,7 @@ def search(
     The score is the cosine similarity: higher is better.
     """
     from clipfleet.cli.client import connect  # noqa: PLC0415
+    from clipfleet.cli.filter_keys import tell_unknown  # noqa: PLC0415
     from clipfleet.cli.items import Tally, answers, file_items, groups_of, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
@@ -76,14 +77,17 @@ def search(
     def call(value: str | bytes) -> Any:
         return requests.search(**{by: value}, collection=collection, limit=limit, filter=where)  # type: ignore[arg-type]
 
-    tally = Tally(run.out)
+    tally, hits = Tally(run.out), 0
     with run.fleet(store=True) as settings, connect(settings) as client:
         for group in groups:
             began = time.monotonic()
             for answer in answers(client, read(group), call):
                 tally.add(answer.error)
                 show_hits(run.out, answer, elapsed_s=time.monotonic() - began)
+                hits += 0 if answer.result is None or answer.error is not None else len(answer.result.hits)
                 began = time.monotonic()
+        if where is not None and not hits:
+            tell_unknown(run.out, client, collection, where)
     return tally.end()
 
 

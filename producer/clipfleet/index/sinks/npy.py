@@ -50,6 +50,12 @@ class Npy:
             np.save(file, vectors)
         pq.write_table(self._columns.table([row.id for row in rows], [row.metadata for row in rows]), paths[1])
 
+    def vectors(self, paths: Sequence[Path]) -> Any:
+        """Those of one part."""
+        import numpy as np  # noqa: PLC0415
+
+        return np.load(paths[0])
+
     def ids(self, whole: Path) -> list[str]:
         """The ids of one part."""
         _, pq = arrow()

@@ -51,6 +51,12 @@ class Parquet:
         }
         pq.write_table(pa.table(columns), paths[0])
 
+    def vectors(self, paths: Sequence[Path]) -> Any:
+        """Those of one part."""
+        _, pq = arrow()
+        column = pq.read_table(paths[0], columns=["vector"])["vector"].combine_chunks()
+        return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+
     def ids(self, whole: Path) -> list[str]:
         """The ids of one part."""
         _, pq = arrow()

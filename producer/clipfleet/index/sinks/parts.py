@@ -40,6 +40,9 @@ class Format(Protocol):
     def begin(self, whole: Path | None) -> None:
         """Learn from the last part's last file what the next ones must be like."""
 
+    def vectors(self, paths: Sequence[Path]) -> Any:
+        """The vectors in a whole part's files, in their order: an array, shape ``[rows, dimension]``, of ``dtype``."""
+
     def ids(self, whole: Path) -> list[str]:
         """The ids in a part, from its last file, in their order."""
 
@@ -98,6 +101,20 @@ class FolderSink:
         """The ids in all whole parts from ``begin`` on, in the order written."""
         for number in range(begin, self.parts):
             yield from self._format.ids(self._path(number))
+
+    def rows(self) -> Iterator[tuple[str, Any]]:
+        """The id and the vector of each row of the whole parts there are now, in the order written; a part at a time.
+
+        Raises:
+            SinkError: a part cannot be read.
+        """
+        for number in range(self.parts):
+            paths = [self._folder / name for name in self._format.files(number)]
+            try:
+                ids, vectors = self._format.ids(paths[-1]), self._format.vectors(paths)
+                yield from zip(ids, vectors, strict=True)
+            except (OSError, ValueError) as error:
+                raise SinkError(f"{paths[0]}: cannot be read: {error}") from None
 
     def last(self) -> str | None:
         """The id of the last row of the last whole part."""

@@ -68,9 +68,10 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
         max_in_flight: int = 256,
         ordered: bool = True,
         lane: LaneName | None = None,
+        source_waits: bool = False,
     ) -> AsyncIterator[Result]:
-        """As ``Client.map``; takes async iterables too."""
-        stream = self._stream(requests, Window(max_in_flight, ordered=ordered), lane)
+        """As ``Client.map``; takes async iterables too, for which ``source_waits`` changes nothing."""
+        stream = self._stream(requests, Window(max_in_flight, ordered=ordered), lane, source_waits)
         try:
             while items := await stream.next():
                 for _, result in items:
@@ -85,9 +86,10 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
         max_in_flight: int = 256,
         ordered: bool = True,
         lane: LaneName | None = None,
+        source_waits: bool = False,
     ) -> AsyncGenerator[tuple[NewRequest, Result], None]:
         """As ``Client.map_with_request``; takes async iterables too."""
-        stream = self._stream(requests, Window(max_in_flight, ordered=ordered), lane)
+        stream = self._stream(requests, Window(max_in_flight, ordered=ordered), lane, source_waits)
         try:
             while items := await stream.next():
                 for item in items:
@@ -96,14 +98,18 @@ class AsyncClient(Face[Coroutine[Any, Any, Result], AsyncJob, AsyncBackend]):
             stream.close()
 
     def _stream(
-        self, requests: Iterable[NewRequest] | AsyncIterable[NewRequest], window: Window, lane: LaneName | None
+        self,
+        requests: Iterable[NewRequest] | AsyncIterable[NewRequest],
+        window: Window,
+        lane: LaneName | None,
+        beside: bool,  # noqa: FBT001 - ``source_waits``
     ) -> Stream:
         to_lane = self._lane(lane)
 
         def send(request: NewRequest, sink: Sink) -> AsyncJob:
             return self._send(request, to_lane, TO_INBOX, sink)
 
-        return Stream(iterable(requests), window, send)
+        return Stream(iterable(requests), window, send, beside=beside)
 
     def _new_backend(self) -> AsyncBackend:
         return LoopRunner(self._config)

@@ -6,13 +6,15 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterable
-from typing import TYPE_CHECKING, TypeAlias
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from clipfleet.producer.asked import Answer, Asked
 from clipfleet.producer.core.window import Entry, Window, failure_of
 from clipfleet.schemas.errors import RequestFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from clipfleet.producer.aio.job import AsyncJob
     from clipfleet.producer.requests import NewRequest
@@ -20,7 +22,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Sink", "Stream"]
 
+# For how long a source is read before others have their turn.
+_SOON_S: Final = 0.01
+
 Sink: TypeAlias = "Callable[[AsyncJob], None]"
+
+
+async def _beside(source: Iterator[NewRequest]) -> AsyncIterator[NewRequest]:
+    """A source that blocks, asked in a thread of its own."""
+    loop, answers = asyncio.get_running_loop(), asyncio.Queue[Answer]()
+
+    def tell(answer: Answer) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for it
+            loop.call_soon_threadsafe(answers.put_nowait, answer)
+
+    asked = Asked(source, tell)
+    try:
+        while True:
+            asked.ask()
+            if (request := asked.answered(await answers.get())) is None:
+                return
+            yield request
+    finally:
+        asked.leave()
 
 
 class Stream:
@@ -31,12 +55,16 @@ class Stream:
         requests: Iterable[NewRequest] | AsyncIterable[NewRequest],
         window: Window,
         send: Callable[[NewRequest, Sink], AsyncJob],
+        *,
+        beside: bool = False,
     ) -> None:
         self._window = window
         self._send = send
         self._done: deque[AsyncJob] = deque()
         self._news = asyncio.Event()
         self._room = asyncio.Event()
+        if beside and not isinstance(requests, AsyncIterable):
+            requests = _beside(iter(requests))
         self._feeder = asyncio.get_running_loop().create_task(self._feed(requests))
         self._feeder.add_done_callback(lambda _: self._news.set())
 
@@ -81,9 +109,13 @@ class Stream:
                     await self._has_room()
                 await self._start_slowly(self._window.add(request))
         else:
+            began = time.monotonic()
             for request in requests:
                 if not self._window.room:
                     await self._has_room()
+                elif time.monotonic() - began > _SOON_S:
+                    await asyncio.sleep(0)  # a source that takes its time: results and others have their turn
+                    began = time.monotonic()
                 entry = self._window.add(request)
                 if request.reads_file:
                     await self._start_slowly(entry)

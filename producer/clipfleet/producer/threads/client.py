@@ -14,7 +14,7 @@ from clipfleet.producer.face import Face
 from clipfleet.producer.requests import NewRequest, iterable
 from clipfleet.producer.threads.job import Job
 from clipfleet.producer.threads.runner import Runner
-from clipfleet.producer.threads.stream import stream
+from clipfleet.producer.threads.stream import stream, stream_beside
 from clipfleet.schemas.result import Result
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Client(Face[Result, Job, ThreadBackend]):
         max_in_flight: int = 256,
         ordered: bool = True,
         lane: LaneName | None = None,
+        source_waits: bool = False,
     ) -> Iterator[Result]:
         """Stream any number of requests through, ``max_in_flight`` at a time.
 
@@ -74,11 +75,17 @@ class Client(Face[Result, Job, ThreadBackend]):
         item: a failure is a result that is not ``ok`` and carries ``.error``. A full queue is waited for. Leaving the
         loop early cancels what is under way.
 
+        ``requests`` is asked in the caller's thread, and what has come is given between two of its items. Where it
+        waits for something of its own (messages, say), ``source_waits=True`` asks it in a thread of its own, and gives
+        results meanwhile; that is slower where it does not.
+
         Raises:
             TypeError: for what is no iterable of requests.
             RuntimeError: the client is closed.
         """
-        pairs = self.map_with_request(requests, max_in_flight=max_in_flight, ordered=ordered, lane=lane)
+        pairs = self.map_with_request(
+            requests, max_in_flight=max_in_flight, ordered=ordered, lane=lane, source_waits=source_waits
+        )
         return (result for _, result in pairs)
 
     def map_with_request(
@@ -88,6 +95,7 @@ class Client(Face[Result, Job, ThreadBackend]):
         max_in_flight: int = 256,
         ordered: bool = True,
         lane: LaneName | None = None,
+        source_waits: bool = False,
     ) -> Iterator[tuple[NewRequest, Result]]:
         """As ``map``, with the request (and its ``.tag``) that each result belongs to."""
         to_lane = self._lane(lane)
@@ -95,7 +103,8 @@ class Client(Face[Result, Job, ThreadBackend]):
         def send(request: NewRequest, sink: Callable[[Job], None]) -> Job:
             return self._send(request.loaded(), to_lane, TO_INBOX, sink)
 
-        return stream(iter(iterable(requests)), Window(max_in_flight, ordered=ordered), send)
+        streamed = stream_beside if source_waits else stream
+        return streamed(iter(iterable(requests)), Window(max_in_flight, ordered=ordered), send)
 
     def _new_backend(self) -> ThreadBackend:
         return Runner(self._config)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from clipfleet.producer.asked import Answer, Asked
 from clipfleet.producer.core.window import Entry, Window, failure_of
 from clipfleet.schemas.errors import RequestFailed
 
@@ -17,15 +18,22 @@ if TYPE_CHECKING:
     from clipfleet.producer.threads.job import Job
     from clipfleet.schemas.result import Result
 
-__all__ = ["stream"]
+__all__ = ["stream", "stream_beside"]
 
 Sink: TypeAlias = "Callable[[Job], None]"
+# A source that gives at once is read until there is no room, so that its requests go out in one call; a slower one is
+# left for the results that came meanwhile.
+_SOON_S: Final = 0.01
 
 
 def stream(
     source: Iterator[NewRequest], window: Window, send: Callable[[NewRequest, Sink], Job]
 ) -> Iterator[tuple[NewRequest, Result]]:
-    """Each request of ``source`` with its result; ``send`` sends one and has its job given to the sink when done."""
+    """Each request of ``source`` with its result; ``send`` sends one and has its job given to the sink when done.
+
+    The source is asked in the caller's thread, whose connections and transactions may be in it. What comes while it
+    blocks is given when it has given the next one, and no later; see ``stream_beside``.
+    """
     done: SimpleQueue[Job] = SimpleQueue()
     sink = done.put
     exhausted = False
@@ -33,19 +41,73 @@ def stream(
         while not (exhausted and window.empty):
             for entry in window.resend(time.monotonic()):
                 _start(entry, window, send, sink)
+            slow = False
             if not exhausted and (room := window.room):
-                # One by one: what the source has given is on its way before it is asked for the next.
-                requests = islice(source, room)
-                exhausted = sum(_start(window.add(request), window, send, sink) for request in requests) < room
-            if items := window.take():
+                exhausted, slow = _feed(source, room, window, send, done)
+            if slow:
+                _collect(done, window)
+            given = False
+            while items := window.take():
                 yield from items
-            elif not window.empty:
+                given = True
+                if not slow:
+                    break
+            if not given and not slow and not window.empty:
                 _collect(done, window)
     finally:
         window.abandon()
 
 
-def _start(entry: Entry, window: Window, send: Callable[[NewRequest, Sink], Job], sink: Sink) -> int:
+def stream_beside(
+    source: Iterator[NewRequest], window: Window, send: Callable[[NewRequest, Sink], Job]
+) -> Iterator[tuple[NewRequest, Result]]:
+    """As ``stream``, with the source asked in a thread of its own, for one request at a time: nothing waits for it."""
+    news: SimpleQueue[Job | Answer] = SimpleQueue()
+    asked = Asked(source, news.put)
+    try:
+        while not (asked.exhausted and window.empty):
+            for entry in window.resend(time.monotonic()):
+                _start(entry, window, send, news.put)
+            if window.room:
+                asked.ask()
+            if items := window.take():
+                yield from items
+            elif isinstance(one := _next(news, window), Answer):
+                if (request := asked.answered(one)) is not None:
+                    _start(window.add(request), window, send, news.put)
+            elif one is not None and one.entry is not None and one.ending is not None:
+                window.ended(one.entry, one.ending, time.monotonic())
+    finally:
+        asked.leave()
+        window.abandon()
+
+
+def _next(news: SimpleQueue[Job | Answer], window: Window) -> Job | Answer | None:
+    try:
+        return news.get(timeout=window.pause_s(time.monotonic()))
+    except Empty:
+        return None
+
+
+def _feed(
+    source: Iterator[NewRequest],
+    room: int,
+    window: Window,
+    send: Callable[[NewRequest, Sink], Job],
+    done: SimpleQueue[Job],
+) -> tuple[bool, bool]:
+    """Send what the source gives, ``room`` at most; whether it has nothing more, and whether results came meanwhile."""
+    soon, clock, nothing_came = time.monotonic() + _SOON_S, time.monotonic, done.empty
+    taken = 0
+    # One by one: what the source has given is on its way before it is asked for the next.
+    for taken, request in enumerate(islice(source, room), start=1):  # noqa: B007 - used after the loop
+        _start(window.add(request), window, send, done.put)
+        if not nothing_came() and clock() > soon:
+            return False, True
+    return taken < room, False
+
+
+def _start(entry: Entry, window: Window, send: Callable[[NewRequest, Sink], Job], sink: Sink) -> None:
     try:
         job = send(entry.request, sink)
     except (RequestFailed, OSError) as error:
@@ -53,7 +115,6 @@ def _start(entry: Entry, window: Window, send: Callable[[NewRequest, Sink], Job]
     else:
         job.entry = entry
         entry.job = job
-    return 1
 
 
 def _collect(done: SimpleQueue[Job], window: Window) -> None:

@@ -1,0 +1,36 @@
+"""Which keys of a filter no row has: a mistyped one fits nothing, or, where it is negated, everything."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from clipfleet.producer import requests
+
+if TYPE_CHECKING:
+    from clipfleet.cli.output import Output
+    from clipfleet.producer import Client
+
+__all__ = ["keys_of", "tell_unknown"]
+
+_TEXT: Final = r"""(?:"(?:[^"\\\r\n]|\\.)*"|'(?:[^'\\\r\n]|\\.)*')"""
+# As clipfleet.store.grammar has them, which is not here where nobody serves; what it refuses the fleet has refused.
+_KEY: Final = re.compile(rf"(?P<key>metadata\s*\[\s*{_TEXT}\s*\]|[A-Za-z_][A-Za-z0-9_]*)|{_TEXT}|[0-9][0-9A-Za-z.]*")
+_WORDS: Final = frozenset({"and", "or", "not", "in", "like", "exists", "true", "false"})
+_MOST: Final = 16
+
+
+def keys_of(expression: str) -> list[str]:
+    """The keys that a filter asks for, as it spells them, each once."""
+    found = (match["key"] for match in _KEY.finditer(expression))
+    return list(dict.fromkeys(key for key in found if key is not None and key.lower() not in _WORDS))
+
+
+def tell_unknown(out: Output, client: Client, collection: str, expression: str) -> None:
+    """Name on stderr the keys that no row of a collection has."""
+    keys = keys_of(expression)[:_MOST]
+    asked = [requests.delete(filter=f"exists {key}", collection=collection, dry_run=True) for key in keys]
+    for key, result in zip(keys, client.map(asked), strict=True):
+        # What cannot be told now is a hint less, and no more than that.
+        if result.error is None and result.outputs.get("matched") == 0:
+            out.note(f"no row of {collection!r} has the key {key}: look at how it is spelled")
