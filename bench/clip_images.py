@@ -53,7 +53,7 @@ def run(*, model: str = MODEL, rounds: int = 5, count: int = 512, quick: bool = 
     }
     python = torch_python() if parse_name(model).kind not in {"demo", "bundle"} else ""
     with contextlib.ExitStack() as stack:
-        parts = Parts(bundle, BATCHES[2:5] if quick else BATCHES)
+        parts = Parts(bundle, BATCHES[1:4] if quick else BATCHES)
         stack.callback(parts.close)
         ours = stack.enter_context(fleets(workers))
         ours |= _bf16(stack, model, python)

@@ -90,8 +90,8 @@ class Plan:
     """How long and how often."""
 
     rounds: int = 5
-    closed: float = 8.0
-    opened: float = 15.0
+    closed: float = 5.0
+    opened: float = 8.0
 
 
 def run(
@@ -110,7 +110,7 @@ def run(
     pictures = [jpeg(number) for number in range(PICTURES)]
     found = {name: Found() for name in names}
     limits = []
-    with contextlib.closing(Parts(bundle, BATCHES[2:5] if quick else BATCHES)) as parts:
+    with contextlib.closing(Parts(bundle, BATCHES[1:4] if quick else BATCHES)) as parts:
         known = parts.vectors(pictures[:COMPARED])
         limit = PictureLimit(parts, pictures, 64 if quick else 256)
         for number in range(plan.rounds):
