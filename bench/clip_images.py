@@ -131,6 +131,8 @@ def _lines(
                 UNIT,
                 arrival="closed loop, 256 in flight",
                 batches=fleet.histogram,
+                p50_ms=fleet.ms(50),
+                p99_ms=fleet.ms(99),
                 precision="bf16 weights" if rounded else "fp32",
                 agreement=agreement[name],
                 note=f"cosine to {'the model called here' if plain is None else 'the plain way'}; {cpu_line(mine)}",
