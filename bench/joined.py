@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from bench.results import Figure
 
-PICTURES, QUERIES = 192, 512  # of a round of the full form
+PICTURES, QUERIES = 128, 512  # of a round of the full form
 FEWER, MANY = 600, 20_000  # files to index with a large model, and with the demo
 MODEL = "ViT-B-32/random"  # where --model does not name another one: weights need no download to be as dear
 
@@ -90,7 +90,9 @@ def http(options: argparse.Namespace) -> Part:
     return _filled(
         part,
         options,
-        lambda model, quick: http_peers.run(model=model, rounds=options.rounds, install=True, quick=quick),
+        lambda model, quick: http_peers.run(
+            model=model, rounds=options.rounds, seconds=0.9 * options.limit_s, install=True, quick=quick
+        ),
     )
 
 

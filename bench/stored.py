@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 DIMENSION, FINGERPRINT, LIMIT = 512, "bench", 10
 WRITE, WRITES = 512, 4  # rows of a call, as a worker's; calls of a round
 QUERIES, BATCH, BATCHES = 50, 64, 4  # of a round: one at a time, and as a worker sends them
-FILL_S = 420.0  # for all rows of a collection
+FILL_S = 330.0  # for all rows of a collection
 FLUSH_S = 120.0
-SETTLE_S, CALM = 150.0, 0.35  # how long it may be busy with indexes before we look, and cores that are no business
+SETTLE_S, CALM = 120.0, 0.35  # how long it may be busy with indexes before we look, and cores that are no business
 
 
 class _Rows:
