@@ -3,7 +3,7 @@
 python -m bench profile queue             docs/performance/flame-queue-client.svg, -worker.svg, -supervisor.svg
 python -m bench profile bulk --seconds 40 --model demo --out /tmp/page
 
-Imports are left out, and threads that wait: a box is as wide as its share of the moments in which its process worked.
+Imports, loading a model and threads that wait are left out: a box is as wide as its share of the moments in which its process worked.
 A thread that was told of something and has no core yet still stands where it waited: that is left out, too, and said.
 """
 
@@ -46,6 +46,8 @@ KINDS = {
 OUTER = ("_bootstrap", "Thread.run", "_run_module_as_main", "_run_code", "start_thread.<locals>.guarded", "<module>")
 
 
+# What is done before the first request: a process's imports, a worker's model.
+BEFORE = ("_find_and_load", "assemble (worker/assembly.py)")
 WAITS = (
     "select (selectors.py)",
     "wait (multiprocessing/connection.py)",
@@ -167,7 +169,7 @@ WORK: dict[str, tuple[dict[str, Callable[[Callable[[], bool], str], None]], floa
 
 
 def by_kind(found: Sequence[tuple[str, flame.Stack, int]]) -> dict[str, Counter[flame.Stack]]:
-    """Stacks of each kind of process; without imports, and without what is around the work in each of them.
+    """Stacks of each kind of process; without its start, and without what is around the work in each of them.
 
     Of the benchmark's own process what never enters clipfleet is the making of pictures and files, and no client's; but
     where all is one process, it is the event loop, too.
@@ -175,7 +177,7 @@ def by_kind(found: Sequence[tuple[str, flame.Stack, int]]) -> dict[str, Counter[
     kinds: dict[str, Counter[flame.Stack]] = {}
     alone = len({command for command, _, _ in found}) == 1
     for command, stack, samples in found:
-        if any("_find_and_load" in one for one in stack):
+        if any(word in one for one in stack for word in BEFORE):
             continue
         kept = tuple(itertools.dropwhile(lambda one: any(word in one for word in OUTER), stack))
         kind = next((kind for word, kind in KINDS.items() if word in command), "client")

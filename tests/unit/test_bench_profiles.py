@@ -43,8 +43,12 @@ def test_given_one_process_alone_then_all_of_it_is_the_client():
     }
 
 
-def test_given_imports_and_a_process_that_has_no_stack_then_they_are_left_out():
-    rows = [f"{HEAD} 7", f"{HEAD};<module> (x.py:1);_find_and_load (<frozen importlib._bootstrap>:1);f (y.py:2) 7"]
+def test_given_what_is_done_before_the_first_request_and_a_process_that_has_no_stack_then_they_are_left_out():
+    rows = [
+        f"{HEAD} 7",
+        f"{WORKER};assemble (worker/assembly.py:3);load (models/library.py:4) 7",
+        f"{HEAD};<module> (x.py:1);_find_and_load (<frozen importlib._bootstrap>:1);f (y.py:2) 7",
+    ]
     assert profiles.by_kind(flame.folded(rows)) == {}
 
 
