@@ -3,7 +3,8 @@
 python -m bench profile queue             docs/performance/flame-queue-client.svg, -worker.svg, -supervisor.svg
 python -m bench profile bulk --seconds 40 --model demo --out /tmp/page
 
-Imports, loading a model and threads that wait are left out: a box is as wide as its share of the moments in which its process worked.
+Imports, the loading of models and threads that wait are left out: a box is as wide as its share of the moments in which
+its process worked.
 A thread that was told of something and has no core yet still stands where it waited: that is left out, too, and said.
 """
 
