@@ -17,12 +17,12 @@ from clipfleet.store import Row, Store, StoreConfig
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 DIMENSION, FINGERPRINT, LIMIT = 512, "bench", 10
 WRITE, WRITES = 512, 4  # rows of a call, as a worker's; calls of a round
 QUERIES, BATCH, BATCHES = 50, 64, 4  # of a round: one at a time, and as a worker sends them
-FILL_S = 330.0  # for all rows of a collection
+FILL_S = 300.0  # for all rows of a collection
 FLUSH_S = 120.0
 SETTLE_S, CALM = 120.0, 0.35  # how long it may be busy with indexes before we look, and cores that are no business
 
@@ -45,16 +45,20 @@ class _Rows:
         self._random = np.random.default_rng(size)
 
     def fill(self) -> str:
-        """Write all rows; why there are fewer, if so."""
+        """Write all rows; why there are fewer, if so: then ``size`` is what there is."""
         self._store.ensure_collection(self.name, fingerprint=FINGERPRINT, dimension=DIMENSION)
-        began = time.monotonic()
-        for first in range(0, self.size, WRITE):
-            if time.monotonic() - began > FILL_S:
-                return f"{self._place.what} took {first:,} rows in {FILL_S:.0f} s, and that was all the time it had"
-            self._write(range(first, min(self.size, first + WRITE)))
-        self.found["fill"] = [1e6 * (time.monotonic() - began) / self.size]
+        began, wanted, why = time.monotonic(), self.size, ""
+        for first in range(0, wanted, WRITE):
+            if first and time.monotonic() - began > FILL_S:
+                self.size = first
+                why = f"{self._place.what} took {first:,} in {FILL_S:.0f} s, and that was all the time it had"
+                break
+            self._write(range(first, min(wanted, first + WRITE)))
+        seconds = time.monotonic() - began
+        self.found["fill"] = [1e6 * seconds / self.size]
+        print(f"{self.size:,} rows written in {seconds:.0f} s", flush=True)
         self._flush()
-        return ""
+        return why
 
     def _flush(self) -> None:
         """What a store does by itself in a while: all rows are in files, and a server indexes them."""
@@ -122,26 +126,29 @@ def run(options: argparse.Namespace) -> Part:
         part.versions["store"] = at.what
         if at.why:
             part.skip("a Milvus server", at.why)
-        collections = [rows for rows in (_filled(part, store, at, size) for size in options.rows) if rows is not None]
+        collections = _filled(part, store, at, options.rows)
         calm = _calm(at)
         in_turn(options.rounds, [each.round for each in collections])
         if options.milvus_uri:
-            for each in collections:
-                store.drop(each.name)
+            for size in options.rows:
+                store.drop(f"bench_{size}")
     _report(part, collections, "" if calm else f"the store still made indexes {SETTLE_S:.0f} s after the last row")
     return part
 
 
-def _filled(part: Part, store: Store, at: Place, size: int) -> _Rows | None:
-    rows = _Rows(store, at, size)
-    if at.most and size > at.most:
-        part.skip(f"{size:,} rows", f"{at.what} is for up to {at.most:,}")
-    elif why := rows.fill():
-        store.drop(rows.name)
-        part.skip(f"{size:,} rows", why)
-    else:
-        return rows
-    return None
+def _filled(part: Part, store: Store, at: Place, sizes: Sequence[int]) -> list[_Rows]:
+    """A collection of each size, or of what there was time for, where that is more than what came before."""
+    made: list[_Rows] = []
+    for size in sizes:
+        if at.most and size > at.most:
+            part.skip(f"{size:,} rows", f"{at.what} is for up to {at.most:,}")
+            continue
+        rows = _Rows(store, at, size)
+        if why := rows.fill():
+            part.skip(f"{size:,} rows", why)
+        if not made or rows.size > made[-1].size:
+            made.append(rows)
+    return made
 
 
 def _calm(at: Place) -> bool:

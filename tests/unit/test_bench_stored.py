@@ -11,6 +11,7 @@ if not (Path(__file__).parents[2] / "bench").is_dir():
 
 from bench import stored
 from bench.__main__ import parse
+from bench.results import Part
 
 from store import milvus_server
 
@@ -29,14 +30,25 @@ def test_given_no_server_when_rows_are_stored_then_lite_is_measured_as_far_as_it
     assert "pytest -m milvus_server" in part.skipped["a Milvus server"]
 
 
-def test_given_no_time_when_filled_then_it_says_how_many_rows_there_were(monkeypatch):
-    class Slow:
-        def ensure_collection(self, *_, **__):
-            pass
+class Taking:
+    """A store that takes rows and keeps none."""
 
-        def upsert(self, _, rows):
-            return [None] * len(rows)
+    def ensure_collection(self, *_, **__):
+        pass
 
+    def upsert(self, _, rows):
+        return [None] * len(rows)
+
+
+def test_given_less_time_than_rows_take_then_those_that_there_are_are_measured_and_it_says_so(monkeypatch):
     monkeypatch.setattr(stored, "FILL_S", -1.0)
-    rows = stored._Rows(Slow(), stored.Place("http://127.0.0.1:1", "A store"), 1_000)
-    assert rows.fill() == "A store took 0 rows in -1 s, and that was all the time it had"
+    monkeypatch.setattr(stored._Rows, "_flush", lambda _: None)
+    part = Part("stored", "", "")
+    place = stored.Place("http://127.0.0.1:1", "A store", most=5_000)
+    made = stored._filled(part, Taking(), place, (100, 1_000, 2_000, 10_000))
+    assert [rows.size for rows in made] == [100, 512]  # the third would be no more than the second
+    assert part.skipped == {
+        "1,000 rows": "A store took 512 in -1 s, and that was all the time it had",
+        "2,000 rows": "A store took 512 in -1 s, and that was all the time it had",
+        "10,000 rows": "A store is for up to 5,000",
+    }
