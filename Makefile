@@ -11,6 +11,8 @@ export OMP_WAIT_POLICY ?= passive
 # The tests start hundreds of processes: each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
+# They wait for processes about half of their time: one more at once than there are cores.
+AT_ONCE ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 QUICK := not (chaos or browser or torch or fuzz or gpu or milvus_server or node or celery or slow)
 
 .PHONY: help demo test lint bench chaos fuzz audit clean
@@ -30,7 +32,7 @@ demo: $(VENV)/.local
 	@$(BIN)/clipfleet demo
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "$(QUICK)" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(AT_ONCE) --dist loadfile -m "$(QUICK)" $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

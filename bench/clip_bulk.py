@@ -93,7 +93,7 @@ def run(*, model: str = MODEL, rounds: int = 1, count: int = 20_000, quick: bool
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write(folder / "pictures", pictures, count)
         lite = stack.enter_context(LiteServer(folder / "milvus"))
-        parts = Parts(bundle, BATCHES[2:5] if quick else BATCHES)
+        parts = Parts(bundle, BATCHES[1:4] if quick else BATCHES)
         stack.callback(parts.close)
         limit = PictureLimit(parts, pictures, 64 if quick else 256)
         store = StoreLimit(lite, bundle.config.dimension, parts.cores)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.clip_work import Spent, cpu_of
 from bench.harness import process, server
+from bench.stats import percentile
 from clipfleet.cli.local.redis import free_port
 from clipfleet.operators.cores import usable_cores
 from clipfleet.producer import Client, requests
@@ -43,6 +44,7 @@ class Fleet:
         queue: its name.
         pids: of Redis and the worker.
         sizes: of the batches that answered; each as often as there were results in it.
+        latencies: seconds from a request's sending to its answer, of those that count.
     """
 
     client: Client
@@ -50,6 +52,7 @@ class Fleet:
     queue: str
     pids: tuple[int, ...]
     sizes: Counter[int] = field(default_factory=Counter)
+    latencies: list[float] = field(default_factory=list)
 
     def sustained(self, asked: Callable[[int], Iterator[NewRequest]], count: int, warm: int = 128) -> Spent:
         """Answers a second while the queue stays full: closed loop, ``IN_FLIGHT`` at a time.
@@ -58,14 +61,17 @@ class Fleet:
         is measured while it fills or drains. Processor time is that of the whole run, to its share of the answers.
         """
         total = warm + count + warm
-        cpu, times = cpu_of(self.pids), []
-        for result in self.client.map(asked(total), max_in_flight=IN_FLIGHT, ordered=False):
+        cpu, times, waited = cpu_of(self.pids), [], []
+        stamped = map(_stamped, asked(total))
+        for request, result in self.client.map_with_request(stamped, max_in_flight=IN_FLIGHT, ordered=False):
             self._heed(result)
             times.append(time.perf_counter())
+            waited.append(times[-1] - request.tag)
         cpu = cpu_of(self.pids) - cpu
         # A third: the two cannot meet, and a batch of two thirds has its end in reach.
         reach = min(warm, count) // 3
         first, last = pause_near(times, warm, reach), pause_near(times, warm + count, reach)
+        self.latencies += waited[first + 1 : last + 1]
         return Spent(last - first, times[last] - times[first], cpu * (last - first) / total)
 
     def _heed(self, result: Result) -> None:
@@ -73,10 +79,19 @@ class Fleet:
         if size is not None:
             self.sizes[size] += 1
 
+    def ms(self, percent: float) -> float:
+        """A percentile of the latencies; most of it is the queue's, which is kept full."""
+        return percentile(self.latencies, percent) * 1000
+
     @property
     def histogram(self) -> dict[int, int]:
         """Batches by size."""
         return {size: max(1, round(items / size)) for size, items in sorted(self.sizes.items())}
+
+
+def _stamped(request: NewRequest) -> NewRequest:
+    request.tag = time.perf_counter()
+    return request
 
 
 def pause_near(times: Sequence[float], place: int, reach: int) -> int:

@@ -53,7 +53,7 @@ def run(*, model: str = MODEL, rounds: int = 5, count: int = 512, quick: bool = 
     }
     python = torch_python() if parse_name(model).kind not in {"demo", "bundle"} else ""
     with contextlib.ExitStack() as stack:
-        parts = Parts(bundle, BATCHES[2:5] if quick else BATCHES)
+        parts = Parts(bundle, BATCHES[1:4] if quick else BATCHES)
         stack.callback(parts.close)
         ours = stack.enter_context(fleets(workers))
         ours |= _bf16(stack, model, python)
@@ -131,6 +131,8 @@ def _lines(
                 UNIT,
                 arrival="closed loop, 256 in flight",
                 batches=fleet.histogram,
+                p50_ms=fleet.ms(50),
+                p99_ms=fleet.ms(99),
                 precision="bf16 weights" if rounded else "fp32",
                 agreement=agreement[name],
                 note=f"cosine to {'the model called here' if plain is None else 'the plain way'}; {cpu_line(mine)}",

@@ -167,6 +167,8 @@ def _lines(
                 UNIT,
                 arrival="closed loop, 256 in flight",
                 batches=fleet.histogram,
+                p50_ms=fleet.ms(50),
+                p99_ms=fleet.ms(99),
                 precision="fp32",
                 note=f"batches are the tower's; {agreement[name]}; {cpu_line(mine)}",
             ),

@@ -18,7 +18,7 @@ CHARACTER = 6.2  # pixels of one, at the size of the text
 LEAST = 0.003  # of all samples: what is narrower is not drawn, so that the file stays small
 OURS, LIBRARY, RUNTIME = "#f0a35e", "#9db8d9", "#d5d5d5"
 PORTIONS = "batching|cli|index|models|operators|pipeline|producer|schemas|store|tasks|worker"
-_OURS = re.compile(rf"\((?:clipfleet/)?(?:{PORTIONS}|bench)/")
+_OURS = re.compile(rf"\((?:clipfleet/)?(?:{PORTIONS})/")
 _PLACE = re.compile(r" \((?P<file>.*?)(?::\d+)?\)$")
 _RUNTIME = re.compile(
     r"\((?:<frozen|threading\.py|asyncio/|selectors\.py|concurrent/|contextlib\.py|socket\.py|queue\.py)"
@@ -37,6 +37,11 @@ def frame(text: str) -> str:
     if file.startswith("/"):
         file = file.rpartition("/")[2]
     return f"{text[: found.start()]} ({file})"
+
+
+def is_ours(name: str) -> bool:
+    """Whether the frame is clipfleet's."""
+    return _OURS.search(name) is not None
 
 
 @dataclass(slots=True)
@@ -105,7 +110,7 @@ def _boxes(above: Box, left: float, top: float, total: int, rows: list[str]) -> 
 
 
 def _rectangle(name: str, share: float, left: float, top: float, width: float) -> str:
-    colour = OURS if _OURS.search(name) else RUNTIME if _RUNTIME.search(name) else LIBRARY
+    colour = OURS if is_ours(name) else RUNTIME if _RUNTIME.search(name) else LIBRARY
     letters = int((width - 4) / CHARACTER)
     text = f'<text x="{left + 2:.1f}" y="{top + 11:.0f}">{escape(name[:letters])}</text>' if letters > 2 else ""
     size = f'width="{max(width - 0.5, 0.3):.1f}" height="{ROW - 1}"'

@@ -54,12 +54,12 @@ def _die_with_parent() -> None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def stop(running: subprocess.Popen[Any]) -> None:
+def stop(running: subprocess.Popen[Any], patience_s: float = STOP_S) -> None:
     """End it, and all of its group that outlives it."""
     resume(running)
     running.terminate()
     with suppress(subprocess.TimeoutExpired):
-        running.wait(STOP_S)
+        running.wait(patience_s)
     with suppress(ProcessLookupError):
         os.killpg(running.pid, signal.SIGKILL)
     running.wait()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import statistics
@@ -90,14 +91,30 @@ class Plan:
     """How long and how often."""
 
     rounds: int = 5
-    closed: float = 8.0
-    opened: float = 15.0
+    closed: float = 4.0
+    opened: float = 6.0
 
 
 def run(
-    *, model: str = MODEL, rounds: int = 5, only: str = "", install: bool = False, quick: bool = False
+    *,
+    model: str = MODEL,
+    rounds: int = 5,
+    only: str = "",
+    seconds: float = math.inf,
+    install: bool = False,
+    quick: bool = False,
 ) -> list[Figure]:
-    """Measure; ``quick``: one short round. ``only``: names, comma-separated. ``install``: make what is missing."""
+    """Measure.
+
+    Args:
+        model: that all of them serve.
+        rounds: of each.
+        only: names, comma-separated.
+        seconds: no round is begun that would not be done by then, as the others went.
+        install: make what is missing.
+        quick: one short round.
+    """
+    began = time.monotonic()
     plan = Plan(1, 3.0, 4.0) if quick else Plan(rounds)
     names = only.split(",") if only else [*OURS, *PEERS]
     unknown = set(names) - {*OURS, *PEERS}
@@ -110,10 +127,14 @@ def run(
     pictures = [jpeg(number) for number in range(PICTURES)]
     found = {name: Found() for name in names}
     limits = []
-    with contextlib.closing(Parts(bundle, BATCHES[2:5] if quick else BATCHES)) as parts:
+    with contextlib.closing(Parts(bundle, BATCHES[1:4] if quick else BATCHES)) as parts:
         known = parts.vectors(pictures[:COMPARED])
-        limit = PictureLimit(parts, pictures, 64 if quick else 256)
+        limit = PictureLimit(parts, pictures, 64)
+        ready = time.monotonic()
         for number in range(plan.rounds):
+            now = time.monotonic()
+            if number and now - began + (now - ready) / number > seconds:
+                break
             limits.append(limit.rate())
             for name in names if number % 2 else reversed(names):
                 if not found[name].why:
@@ -347,4 +368,4 @@ def _against(title: str, ours: Found, peers: dict[str, Found]) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    carry_out(run, __doc__, model=MODEL, rounds=5, only="", install=False)
+    carry_out(run, __doc__, model=MODEL, rounds=5, only="", seconds=math.inf, install=False)

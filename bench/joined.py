@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.results import Part
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from bench.results import Figure
 
+PICTURES, QUERIES = 128, 512  # of a round of the full form
+FEWER, MANY = 600, 20_000  # files to index with a large model, and with the demo
 MODEL = "ViT-B-32/random"  # where --model does not name another one: weights need no download to be as dear
 
 
@@ -28,7 +31,15 @@ def images(options: argparse.Namespace) -> Part:
         "embedded, each at its rate alone at the best batch), and beside the plain way: open_clip on torch, eager, "
         "PIL, one picture at a time at its best number of threads.",
     )
-    return _filled(part, options, lambda model, quick: clip_images.run(model=model, rounds=options.rounds, quick=quick))
+    part = _filled(
+        part,
+        options,
+        lambda model, quick: clip_images.run(model=model, rounds=options.rounds, count=PICTURES, quick=quick),
+    )
+    part.skip(
+        "on a GPU", "`python -m bench.gpu` measures it where there is one, against torch and against its roofline"
+    )
+    return part
 
 
 def text(options: argparse.Namespace) -> Part:
@@ -40,7 +51,11 @@ def text(options: argparse.Namespace) -> Part:
         "Searches by words",
         "`search` end to end with rows in the store, beside tokenizer, text tower and store alone at the same batch.",
     )
-    return _filled(part, options, lambda model, quick: clip_text.run(model=model, rounds=options.rounds, quick=quick))
+    return _filled(
+        part,
+        options,
+        lambda model, quick: clip_text.run(model=model, rounds=options.rounds, count=QUERIES, quick=quick),
+    )
 
 
 def bulk(options: argparse.Namespace) -> Part:
@@ -53,7 +68,12 @@ def bulk(options: argparse.Namespace) -> Part:
         "`clipfleet index` of JPEGs from disk with one worker, beside what the cores allow; memory of producer and "
         "worker in the middle and at the end.",
     )
-    return _filled(part, options, lambda model, quick: clip_bulk.run(model=model, quick=quick))
+    part = _filled(part, options, lambda model, quick: clip_bulk.run(model=model, count=FEWER, quick=quick))
+    # A large model says how much of the cores is left to it; only a quick one gets through enough to tell memory by.
+    if options.full and options.model == "demo":
+        for figure in clip_bulk.run(model="demo", count=MANY):
+            part.take(replace(figure, name=f"demo, {MANY:,} files: {figure.name}"))
+    return part
 
 
 def http(options: argparse.Namespace) -> Part:
@@ -70,7 +90,9 @@ def http(options: argparse.Namespace) -> Part:
     return _filled(
         part,
         options,
-        lambda model, quick: http_peers.run(model=model, rounds=options.rounds, install=True, quick=quick),
+        lambda model, quick: http_peers.run(
+            model=model, rounds=options.rounds, seconds=0.9 * options.limit_s, install=True, quick=quick
+        ),
     )
 
 

@@ -3,8 +3,9 @@
 python -m bench profile queue             docs/performance/flame-queue-client.svg, -worker.svg, -supervisor.svg
 python -m bench profile bulk --seconds 40 --model demo --out /tmp/page
 
-Imports are left out, and threads that wait: a box is as wide as its share of the moments in which its process worked.
-A thread that was told of something and has no core yet still stands in ``select``: that is left out, too, and said.
+Imports, the loading of models and threads that wait are left out: a box is as wide as its share of the moments in which
+its process worked.
+A thread that was told of something and has no core yet still stands where it waited: that is left out, too, and said.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ START_S = 240.0  # for models that are loaded, and for what is stopped at the en
 # What a process is, by a word of its command; the first that fits. All others are the benchmark itself: the client.
 KINDS = {
     "clipfleet.worker.process": "worker",
-    "milvus_lite": "store",
-    "milvus-lite": "store",
+    "clipfleet.store.lite_process": "store",
     "clipfleet.cli index": "index",
     "clipfleet.cli worker": "supervisor",
     "bench.ours": "supervisor",
@@ -47,7 +47,14 @@ KINDS = {
 OUTER = ("_bootstrap", "Thread.run", "_run_module_as_main", "_run_code", "start_thread.<locals>.guarded", "<module>")
 
 
-WAITS = ("select (selectors.py)", "wait (multiprocessing/connection.py)")
+# What is done before the first request: a process's imports, a worker's model.
+BEFORE = ("_find_and_load", "assemble (worker/assembly.py)")
+WAITS = (
+    "select (selectors.py)",
+    "wait (multiprocessing/connection.py)",
+    "Condition.wait (threading.py)",
+    "_wait_for_tstate_lock (threading.py)",
+)
 
 
 class CannotProfile(Exception):
@@ -163,19 +170,24 @@ WORK: dict[str, tuple[dict[str, Callable[[Callable[[], bool], str], None]], floa
 
 
 def by_kind(found: Sequence[tuple[str, flame.Stack, int]]) -> dict[str, Counter[flame.Stack]]:
-    """Stacks of each kind of process; without imports, and without what is around the work in each of them."""
+    """Stacks of each kind of process; without its start, and without what is around the work in each of them.
+
+    Of the benchmark's own process what never enters clipfleet is the making of pictures and files, and no client's; but
+    where all is one process, it is the event loop, too.
+    """
     kinds: dict[str, Counter[flame.Stack]] = {}
+    alone = len({command for command, _, _ in found}) == 1
     for command, stack, samples in found:
-        if any("_find_and_load" in one for one in stack):
+        if any(word in one for one in stack for word in BEFORE):
             continue
         kept = tuple(itertools.dropwhile(lambda one: any(word in one for word in OUTER), stack))
         kind = next((kind for word, kind in KINDS.items() if word in command), "client")
-        if kept:
+        if kept and (kind != "client" or alone or any(map(flame.is_ours, kept))):
             kinds.setdefault(kind, Counter())[kept] += samples
     return kinds
 
 
-def record(name: str, seconds: float, model: str, *, native: bool) -> dict[str, Counter[flame.Stack]]:
+def record(name: str, seconds: float, model: str, flags: Sequence[str] = ()) -> dict[str, Counter[flame.Stack]]:
     """Run one piece of work under py-spy, or under what ``CLIPFLEET_BENCH_SPY`` names.
 
     Raises:
@@ -186,19 +198,21 @@ def record(name: str, seconds: float, model: str, *, native: bool) -> dict[str, 
     if spy is None:
         raise CannotProfile("py-spy is not installed: python -m pip install py-spy")
     with tempfile.TemporaryDirectory() as folder:
-        raw = Path(folder) / "raw"
+        raw, whole = Path(folder) / "raw", Path(folder) / "whole"
         command = [spy, "record", "--subprocesses", "--format", "raw", "--rate", str(RATE), "--output", str(raw)]
-        command += [*(["--native"] if native else []), "--", sys.executable, "-m", "bench.profiles", name]
-        command += [f"{seconds:g}", model]
+        command += [*flags, "--", sys.executable, "-m", "bench.profiles", name]
+        command += [str(whole), f"{seconds:g}", model]
         done = subprocess.run(
             command, cwd=ROOT, timeout=START_S + 2 * seconds, check=False, stdout=subprocess.DEVNULL, stderr=None
         )
         if done.returncode or not raw.exists():
             raise CannotProfile(f"py-spy ended with {done.returncode}")
+        if not whole.exists():  # py-spy ends with 0, whatever became of what it looked at
+            raise CannotProfile(f"{name} has failed; above is why")
         return by_kind(flame.folded(raw.read_text(encoding="utf-8").splitlines()))
 
 
-def write(part: str, folder: Path, seconds: float | None, model: str, *, native: bool) -> list[Path]:
+def write(part: str, folder: Path, seconds: float | None, model: str, flags: Sequence[str] = ()) -> list[Path]:
     """The pictures of a part, and what they say in words.
 
     Raises:
@@ -208,13 +222,13 @@ def write(part: str, folder: Path, seconds: float | None, model: str, *, native:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name in work:
-        found = record(name, seconds or usual, model or known, native=native)
+        found = record(name, seconds or usual, model or known, flags)
         for kind, stacks in sorted(found.items()):
             working = Counter({stack: samples for stack, samples in stacks.items() if not stack[-1].endswith(WAITS)})
             if not working:
                 continue
             waits = 1 - working.total() / stacks.total()
-            text = flame.draw(f"{name}: {kind} (without {waits:.0%} of its samples, in select)", working)
+            text = flame.draw(f"{name}: {kind} (without {waits:.0%} of its samples, which waited)", working)
             if len(text.encode()) > LARGEST:
                 raise CannotProfile(f"the picture of {name}, {kind} has {len(text.encode()):,} bytes")
             path = folder / f"flame-{name}-{kind}.svg"
@@ -236,19 +250,21 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="of the work, for each picture")
     parser.add_argument("--model", default="", help="of the pictures; by itself what the part has")
     parser.add_argument("--native", action="store_true", help="also what is written in C: slower")
+    parser.add_argument("--gil", action="store_true", help="only threads that hold the interpreter's lock")
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="where the page is; pictures go below it")
     options = parser.parse_args(words)
+    flags = [f"--{flag}" for flag in ("native", "gil") if getattr(options, flag)]
     for part in options.part:
         try:
-            write(part, options.out / "performance", options.seconds, options.model, native=options.native)
+            write(part, options.out / "performance", options.seconds, options.model, flags)
         except (CannotProfile, subprocess.TimeoutExpired) as error:
             print(f"{part}: {error}", file=sys.stderr)
             return 1
     return 0
 
 
-def _work(name: str, seconds: str, model: str = "") -> None:
-    """What runs under py-spy."""
+def _work(name: str, whole: str, seconds: str, model: str = "") -> None:
+    """What runs under py-spy; the file ``whole`` is there when it has come to its end."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else what was started would not be stopped in order
     give_up: list[float] = []
 
@@ -257,6 +273,7 @@ def _work(name: str, seconds: str, model: str = "") -> None:
         return time.monotonic() < give_up[0]
 
     next(work[name] for work, _, _ in WORK.values() if name in work)(going, model)
+    Path(whole).touch()
 
 
 if __name__ == "__main__":

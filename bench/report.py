@@ -19,8 +19,9 @@ Each part runs ours and what it is compared with in turn, in one run on one mach
 round, with the median of the rounds, the smallest and the largest. The ratios are what to look at: absolute figures say
 more about the machine than about the code. In an open loop requests arrive at random moments, whatever became of those
 before, and a latency counts from the moment that a request was meant to arrive (no coordinated omission); in a closed
-loop so many are always on their way. `make bench` measures all of it again in less than five minutes,
-`make bench ARGS=--full` with longer rounds, `make bench ARGS="queue growth"` these parts alone.
+loop so many are always on their way. `make bench` measures the shorter parts again in less than five minutes, and
+`make bench ARGS=--full` all of them, with longer rounds, in less than an hour; `make bench ARGS="queue growth"`
+measures these two alone.
 """
 
 
@@ -62,7 +63,9 @@ def _targets(parts: dict[str, Part]) -> list[str]:
         )
         for part, figure in aimed
     ]
-    return ["## Targets", "", *table(("part", "figure", "median", "target", "met"), rows), ""] if rows else []
+    minutes = sum(part.took_s for part in parts.values()) / 60
+    told = f"The {len(parts)} parts took {minutes:.1f} minutes together; each says how long, and which form it was."
+    return ["## Targets", "", *table(("part", "figure", "median", "target", "met"), rows), "", told, ""] if rows else []
 
 
 def _part(part: Part, pictures: set[str]) -> list[str]:
@@ -72,7 +75,7 @@ def _part(part: Part, pictures: set[str]) -> list[str]:
         f"{here.get('cpu', '?')}, {here.get('cores', '?')} cores, {here.get('kernel', '?')}",
         f"Python {here.get('python', '?')}, OMP_NUM_THREADS {here.get('threads', '?')}",
         ", ".join(f"{name} {version}" for name, version in part.versions.items()),
-        f"{form} form, {part.rounds} rounds, {part.at}, load before it {here.get('load', '?')}",
+        f"{form} form, {part.rounds} rounds, {part.at}, {part.took_s:.0f} s, load before it {here.get('load', '?')}",
     ]
     rows = [f"## {part.title}", "", part.about, "", *(f"- {each}" for each in said if each), ""]
     if part.figures:

@@ -120,6 +120,12 @@ class MilvusServer:
         """Where pymilvus reaches it."""
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        """Of its process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def _write_config(self) -> None:
         values = {"proxy_port": str(self.port), "etcd_data_dir": str(self.root / "etcd")}
         values |= {"local_storage_dir": str(self.root / "data"), "rocksmq_data_dir": str(self.root / "rocksmq")}

@@ -109,6 +109,15 @@ def test_given_a_server_that_ends_at_once_then_its_line_holds_what_it_said(monke
     assert "no such module" in found[1].why
 
 
+def test_given_less_time_than_all_rounds_take_then_those_that_fit_are_measured(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("CLIPFLEET_BENCH_ENVIRONMENTS", str(tmp_path))
+    rounds = {
+        seconds: len(http_peers.run(model=str(TINY), only="mosec", rounds=2, seconds=seconds)[0].values)
+        for seconds in (0.0, math.inf)
+    }
+    assert rounds == {0.0: 1, math.inf: 2}
+
+
 def test_given_an_unknown_name_then_the_known_ones_are_told() -> None:
     with pytest.raises(ValueError, match="litserve"):
         http_peers.run(only="triton")

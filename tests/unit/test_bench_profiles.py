@@ -23,20 +23,32 @@ WORKER = f'{SUPERVISOR};process 3:"/home/me/.venv/bin/python -m clipfleet.worker
 
 def test_given_stacks_of_several_processes_then_each_goes_to_the_kind_of_the_innermost():
     rows = [
-        f"{HEAD};<module> (bench/profiles.py:9);main (bench/ours.py:3) 2",
+        f"{HEAD};<module> (bench/profiles.py:9);produce (bench/ours.py:3);map (producer/face.py:3) 2",
+        f"{HEAD};<module> (bench/profiles.py:9);jpeg (bench/pictures.py:3);Image.save (PIL/Image.py:3) 8",
         f"{SUPERVISOR};run (worker/supervisor.py:5) 3",
         f"{WORKER};Thread._bootstrap (threading.py:1);Intake.run (worker/intake.py:7);decode (schemas/codec.py:8) 4",
         f"{WORKER};Thread._bootstrap (threading.py:1);Intake.run (worker/intake.py:9);decode (schemas/codec.py:1) 5",
     ]
     assert profiles.by_kind(flame.folded(rows)) == {
-        "client": {("main (bench/ours.py)",): 2},
+        "client": {("produce (bench/ours.py)", "map (producer/face.py)"): 2},
         "supervisor": {("run (worker/supervisor.py)",): 3},
         "worker": {("Intake.run (worker/intake.py)", "decode (schemas/codec.py)"): 9},  # lines do not count
     }
 
 
-def test_given_imports_and_a_process_that_has_no_stack_then_they_are_left_out():
-    rows = [f"{HEAD} 7", f"{HEAD};<module> (x.py:1);_find_and_load (<frozen importlib._bootstrap>:1);f (y.py:2) 7"]
+def test_given_one_process_alone_then_all_of_it_is_the_client():
+    rows = [f"{HEAD};<module> (bench/profiles.py:9);BaseEventLoop._run_once (asyncio/base_events.py:3) 2"]
+    assert profiles.by_kind(flame.folded(rows)) == {
+        "client": {("BaseEventLoop._run_once (asyncio/base_events.py)",): 2}
+    }
+
+
+def test_given_what_is_done_before_the_first_request_and_a_process_that_has_no_stack_then_they_are_left_out():
+    rows = [
+        f"{HEAD} 7",
+        f"{WORKER};assemble (worker/assembly.py:3);load (models/library.py:4) 7",
+        f"{HEAD};<module> (x.py:1);_find_and_load (<frozen importlib._bootstrap>:1);f (y.py:2) 7",
+    ]
     assert profiles.by_kind(flame.folded(rows)) == {}
 
 
@@ -91,17 +103,23 @@ def test_given_no_py_spy_then_the_command_says_what_to_install(tmp_path):
     assert done.stderr == "queue: py-spy is not installed: python -m pip install py-spy\n"
 
 
-def test_given_a_program_that_is_looked_at_then_what_it_does_is_in_the_picture(tmp_path, monkeypatch):
+def test_given_a_program_that_is_looked_at_then_what_it_does_is_in_the_picture(tmp_path, monkeypatch, capsys):
     """py-spy itself is played: it writes what it has seen to where it is told, of the command that it is given."""
     spy = tmp_path / "py-spy"
     spy.write_text(
         f"#!{sys.executable}\nimport sys\nwords = sys.argv\n"
-        "assert words[words.index('--') + 2:] == ['-m', 'bench.profiles', 'queue', '3', ''], words\n"
+        "done = words[-3]\n"
+        "assert words[words.index('--') + 2:] == ['-m', 'bench.profiles', 'queue', done, '3', ''], words\n"
         f"open(words[words.index('--output') + 1], 'w').write('''{WORKER};run (worker/intake.py:7) 90\n"
         f"{WORKER};run (worker/intake.py:7);select (selectors.py:1) 10\n''')\n"
     )
     spy.chmod(0o755)
     monkeypatch.setenv("CLIPFLEET_BENCH_SPY", str(spy))
+    assert profiles.main(["queue", "--seconds", "3", "--out", str(tmp_path)]) == 1  # what was looked at has failed
+    assert "queue has failed" in capsys.readouterr().err
+    assert not list((tmp_path / "performance").iterdir())
+
+    spy.write_text(spy.read_text() + "open(done, 'w')\n")
     assert profiles.main(["queue", "--seconds", "3", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "performance" / "flame-queue-worker.svg").read_text(encoding="utf-8")
     assert "run (worker/intake.py) 100.0%" in text
