@@ -147,6 +147,7 @@ def rows_of(place: Place) -> Iterator[Callable[[], int]]:
         return
     store = Store(StoreConfig(place.uri, timeout_s=60.0))
     try:
+        store.drop(COLLECTION)  # what an earlier run, perhaps of another model, left when it was killed
         yield lambda: store.count(COLLECTION)
     finally:
         store.drop(COLLECTION)
