@@ -137,7 +137,7 @@ class Catalog:
         Raises:
             StoreUnavailable: it takes longer than one call may (41 s were seen at 63,000 rows): ask again.
         """
-        kept = self._indexes.pop(name, None)  # where it cannot be loaded, that may be what it lacks
+        kept = self._indexes.pop(name, None)  # where it cannot be loaded, an index may be what it lacks
         try:
             self._connection.call("load_collection", name)
         except Refused as error:
@@ -171,9 +171,11 @@ class Catalog:
             raise StoreUnavailable(f"collection {name} is still being loaded", 0.5) from error
 
     def forget(self, name: str) -> None:
-        """Read the collection again at the next use."""
+        """Read the collection again at the next use, its index, too: it may have been made anew without one."""
         with self._lock:
+            of = {name} | {each[1].name for key, each in self._known.items() if key == name}
             self._known = {key: each for key, each in self._known.items() if name not in {key, each[1].name}}
+            self._indexes = {key: each for key, each in self._indexes.items() if key not in of}
 
     def point(self, alias: str, name: str) -> str:
         """Let an alias stand for a collection, from one call of Milvus to the next.
@@ -220,6 +222,7 @@ class Catalog:
             index = self._index(int(answer.get("collection_id") or 0), found)
         except Refused as error:
             if error.verdict is Verdict.MISSING:
+                self.forget(name)
                 return None
             raise StoreUnavailable(f"cannot describe collection {name}: {error.text}", 0.5) from error
         return replace(found, index=index)
