@@ -55,6 +55,25 @@ def test_given_a_collection_dropped_elsewhere_when_written_to_then_it_is_made_an
     assert store.count(collection) == 1
 
 
+@pytest.mark.parametrize("dropped", ["here", "elsewhere"])
+def test_given_a_collection_that_was_dropped_when_made_anew_then_it_has_an_index_again(
+    store: Store, collection: str, vector: np.ndarray, dropped: str
+) -> None:
+    other = Store(StoreConfig(store._config.uri))
+    before = other.describe(collection)
+    (store if dropped == "here" else other).drop(collection)
+    if dropped == "elsewhere":
+        with pytest.raises(StoreUnavailable, match="gone"):
+            store.upsert(collection, [Row("a", vector)])
+
+    store.ensure_collection(collection, fingerprint=FINGERPRINT, dimension=DIMENSION)
+
+    assert other.describe(collection) == before
+    assert before is not None
+    assert before.index
+    other.close()
+
+
 def test_given_a_collection_made_anew_for_another_model_when_written_to_then_it_is_refused(
     store: Store, collection: str, vector: np.ndarray
 ) -> None:

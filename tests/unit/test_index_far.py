@@ -85,9 +85,10 @@ def test_given_large_pictures_or_unknown_sizes_when_read_ahead_then_their_bytes_
     reads = Reads()
     reads.go.clear()
     events = ahead(reads.item(n, size) for n in range(100))
-    next(events)
+    first = next(events)
     wait_until(lambda: reads.begun == at_once, 30, "the window is full")
     reads.go.set()
+    first.picture.read()  # it has left the window: whoever goes on without it has one more under way
     for event in events:
         event.picture.read()
     assert (reads.begun, reads.most) == (100, at_once)

@@ -67,6 +67,8 @@ class Typed:
         return self._source.count()
 
     def _fitted(self, item: Item) -> Event:
+        if not self._fields:
+            return item
         metadata = dict(item.metadata)
         for name, kind in self._fields.items():
             if metadata.get(name) is None:

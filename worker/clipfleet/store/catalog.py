@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from clipfleet.schemas.errors import ErrorCode, error_for
@@ -112,14 +111,13 @@ class Catalog:
         Raises:
             StoreUnavailable: it takes longer than one call may (41 s were seen at 63,000 rows): ask again.
         """
-        kept = self._indexes.pop(name, None)  # where it cannot be loaded, that may be what it lacks
         try:
             self._connection.call("load_collection", name)
-        except Refused as error:
-            self.forget(name)
+        except (Refused, StoreUnavailable) as error:
+            self.forget(name)  # and its index: that may be what it lacks
+            if isinstance(error, StoreUnavailable):
+                raise
             raise StoreUnavailable(f"cannot load collection {name}: {error.text}", 0.5) from error
-        if kept is not None:
-            self._indexes[name] = kept
 
     def loaded(self, name: str, call: Callable[[], T]) -> T:
         """``call``, loading the collection when it turns out not to be.
@@ -146,9 +144,17 @@ class Catalog:
             raise StoreUnavailable(f"collection {name} is still being loaded", 0.5) from error
 
     def forget(self, name: str) -> None:
-        """Read the collection again at the next use."""
+        """Read the collection again at the next use, with its index: it may have been made anew without one."""
         with self._lock:
             self._known = {key: each for key, each in self._known.items() if name not in {key, each[1].name}}
+            self._indexes = {at.name: one for _, at in self._known.values() if (one := self._indexes.get(at.name))}
+
+    def _index_of(self, number: int, info: CollectionInfo) -> str:
+        """The kind of its index, asked for until there is one: Lite counts all rows for it, 170 ms at 16,000."""
+        same, described, kind = self._indexes.get(info.name, (0, None, ""))
+        if (same, described) != (number, info) and (kind := self._index(info.name)):
+            self._indexes[info.name] = (number, info, kind)
+        return kind
 
     def point(self, alias: str, name: str) -> str:
         """Let an alias stand for a collection, from one call of Milvus to the next.
@@ -191,13 +197,13 @@ class Catalog:
         try:
             answer = self._connection.call("describe_collection", check_collection_name(name))
             name = str(answer.get("collection_name") or name)
-            found = read_description(name, answer, "")
-            index = self._index(int(answer.get("collection_id") or 0), found)
+            index = self._index_of(int(answer.get("collection_id") or 0), read_description(name, answer, ""))
         except Refused as error:
             if error.verdict is Verdict.MISSING:
+                self.forget(name)
                 return None
             raise StoreUnavailable(f"cannot describe collection {name}: {error.text}", 0.5) from error
-        return replace(found, index=index)
+        return read_description(name, answer, index)
 
     def _stands_for(self, alias: str) -> str:
         try:
@@ -208,17 +214,11 @@ class Catalog:
                 return ""
             raise StoreUnavailable(f"cannot see what {alias} stands for: {error.text}", 0.5) from error
 
-    def _index(self, number: int, info: CollectionInfo) -> str:
-        """The kind of its index, asked for until there is one: Lite counts all rows for it, 170 ms at 16,000."""
-        same, described, kind = self._indexes.get(info.name, (0, None, ""))
-        if (same, described) == (number, info):
-            return kind
-        if "vector" not in self._connection.call("list_indexes", info.name):
+    def _index(self, name: str) -> str:
+        if "vector" not in self._connection.call("list_indexes", name):
             return ""
-        kind = str((self._connection.call("describe_index", info.name, "vector") or {}).get("index_type", ""))
-        if kind:
-            self._indexes[info.name] = (number, info, kind)
-        return kind
+        answer = self._connection.call("describe_index", name, "vector") or {}
+        return str(answer.get("index_type", ""))
 
     def _create(self, spec: Spec) -> CollectionInfo:
         text = told(spec)
