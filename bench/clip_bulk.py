@@ -39,6 +39,7 @@ MODEL, UNIT, TARGET = "ViT-B-32/random", "pictures/s", ">= 0.9"
 TITLE = "clipfleet index"
 FLAT = "<= 1.1"  # memory at the end of the run to that in its middle
 SHORTEST = 4_000  # pictures; of fewer, the part that is looked at takes too short to tell growth
+FEWEST = 1_000  # pictures; of fewer, those that are decoded but not answered are too large a part
 FOLDER = 500  # files of a folder
 LOOK_S = 0.1
 ROWS, ROWS_AT_ONCE = 2_000, 16  # written to the store alone: as many at once as a process of the worker writes
@@ -54,8 +55,8 @@ class Sample:
     Attributes:
         at: seconds.
         settled: requests answered until then.
-        producer: its resident bytes, with all that it started.
-        worker: the worker's.
+        producer: its resident bytes.
+        worker: the worker's, all its processes.
         cpu: seconds of a core that each of ``WHO`` has used.
     """
 
@@ -167,13 +168,14 @@ def _indexed(fleet: Fleet, folder: Path, collection: str, count: int, beside: St
     with changed(CLIPFLEET_REDIS_URL=fleet.url, MILVUS_URI=lite.uri), redis.Redis.from_url(fleet.url) as client:
         base = settled(client, queue)
         indexing = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        # Redis and the worker, as a fleet has them.
-        served, worker = fleet.pids
+        # Found once: to look for the processes below another one costs as much as a dozen pictures.
+        served, worker = (tree(pid) for pid in fleet.pids)
+        producer, store = tree(indexing.pid), [one for pid in beside.pids for one in tree(pid)]
         try:
             while indexing.poll() is None:
                 now = settled(client, queue) - base
-                used = tuple(cpu_s(*pids) for pids in ((indexing.pid,), (worker,), (served,), beside.pids))
-                samples.append(Sample(time.perf_counter(), now, resident(indexing.pid), resident(worker), used))
+                used = tuple(cpu_of(each) for each in (producer, worker, served, store))
+                samples.append(Sample(time.perf_counter(), now, resident(producer), resident(worker), used))
                 time.sleep(LOOK_S)  # between two looks at what others do
         finally:
             indexing.kill()
@@ -200,14 +202,28 @@ def settled(client: redis.Redis, queue: str) -> int:
     return found
 
 
-def resident(pid: int) -> int:
-    """Bytes in memory of a process and all that it started; 0 when it is gone."""
+def tree(pid: int) -> list[psutil.Process]:
+    """A process and all that it has started until now."""
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def resident(processes: Sequence[psutil.Process]) -> int:
+    """Bytes in memory; of those that are gone none."""
     total = 0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        root = psutil.Process(pid)
-        for one in [root, *root.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                total += one.memory_info().rss
+    for one in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += one.memory_info().rss
+    return total
+
+
+def cpu_of(processes: Sequence[psutil.Process]) -> float:
+    """Seconds of a core so far; of those that are gone none."""
+    total = 0.0
+    for one in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = one.cpu_times()
+            total += times.user + times.system
     return total
 
 
@@ -272,7 +288,11 @@ def _lines(rounds: Sequence[Round], about: str) -> list[Figure]:
         cpu = [sum(one.values()) - one["store"] for one in spent]
         told = "without the store's process"
         alone = [one.cpu_ms for one in rounds]
-        lines.append(Figure(f"{TITLE} / allowed, by CPU", ratios(alone, cpu), "x", note=told))
+        name = f"{TITLE} / allowed, by CPU"
+        if min(one.samples[-1].settled for one in rounds) < FEWEST:
+            lines.append(Figure(name, why=f"what is under way is too much of less than {FEWEST:,} pictures"))
+        else:
+            lines.append(Figure(name, ratios(alone, cpu), "x", note=told))
     return lines + [_memory(rounds, who) for who in ("producer", "worker")]
 
 
