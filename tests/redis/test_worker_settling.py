@@ -13,7 +13,7 @@ import pytest
 from clipfleet.pipeline.engine import incident
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.schemas.limits import GROUP
-from clipfleet.schemas.request import Request
+from clipfleet.schemas.request import Request, RequestReader
 from clipfleet.schemas.result import decode_result
 from clipfleet.worker.entry import Entry, open_entry
 from clipfleet.worker.hooks import Hooks
@@ -57,7 +57,7 @@ def settler(redis_server: RedisServer, stream: QueueStream) -> Iterator[Settler]
 def deliver(redis_client: redis.Redis, stream: QueueStream, *ids: str) -> list[Entry]:
     admit(redis_client, stream.keys, [Request(one, "echo", {"data": 1}) for one in ids])
     return [
-        open_entry(one.lane, one.stream_id, one.fields, stream.keys, deliveries=1, read_at=0.0, max_bytes=10**6)
+        open_entry(one.lane, one.stream_id, one.fields, RequestReader(stream.keys), deliveries=1, read_at=0.0)
         for one in stream.read({stream.keys.lanes[0]: 100})
     ]
 

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from clipfleet.producer import Client, Expired, Unavailable, requests
-from clipfleet.schemas.request import Request, new_id
+from clipfleet.schemas.request import Request, RequestReader, new_id
 from clipfleet.worker.entry import open_entry
 from clipfleet.worker.stream import QueueStream
 from clipfleet.worker.wire import Wire
@@ -340,5 +340,5 @@ def peak_mib(worker: WorkerProcess) -> float:
 
 def test_given_a_bare_request_with_a_far_deadline_then_it_is_cut_to_a_day(keys: QueueKeys) -> None:
     fields = {b"m": Request("a", "echo", {}).encode(), b"d": b"9" * 15}
-    entry = open_entry(keys.lanes[0], "1000-0", fields, keys, deliveries=1, read_at=0.0, max_bytes=1000)
+    entry = open_entry(keys.lanes[0], "1000-0", fields, RequestReader(keys, 1000), deliveries=1, read_at=0.0)
     assert entry.deadline_ms == 1000 + 86_400_000

@@ -19,14 +19,17 @@ PUBLIC = {
         "StoreFailed", "Unavailable", "Vector", "decode_request", "decode_result", "encode_failure",
         "encode_success", "error_for", "new_id",
     },
-    "clipfleet.schemas.codec": {"decode_map", "encode_around", "encode_map"},
+    "clipfleet.schemas.codec": {
+        "decode_map", "encode_around", "encode_map", "encode_part", "encode_text", "small_map",
+    },
     "clipfleet.schemas.errors": {
         "BadInput", "Cancelled", "ClipfleetError", "ErrorCode", "Expired", "ModelFailed", "ProtocolError",
         "QueueFull", "RequestFailed", "StoreFailed", "Unavailable", "error_for",
     },
     "clipfleet.schemas.keys": {"ID", "NAME", "Lane", "QueueKeys"},
     "clipfleet.schemas.request": {
-        "Envelope", "InvalidRequest", "Request", "decode_request", "encode_request", "forget_drawn_ids", "new_id",
+        "Envelope", "InvalidRequest", "Request", "RequestReader", "decode_request", "encode_request",
+        "forget_drawn_ids", "new_id",
     },
     "clipfleet.schemas.result": {"Hit", "Result", "Vector", "decode_result", "encode_failure", "encode_success"},
     "clipfleet.schemas.scripts": {"Script", "load"},

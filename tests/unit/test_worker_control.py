@@ -26,7 +26,9 @@ def pair() -> Iterator[tuple[Channel, Channel]]:
 
 
 def entry(number: int, lane: str = "live", deliveries: int = 1) -> Entry:
-    return Entry(lane, f"{number}-0", number, 0, deliveries, 0.0, 0, None, None, b"")
+    stream_id = f"{number}-0"
+    place = lane, stream_id
+    return Entry(lane, stream_id, place, stream_id, number, 0, deliveries, 0.0, 0, None, None, b"")
 
 
 def test_messages_come_whole_and_in_order_however_large_they_are(pair: tuple[Channel, Channel]) -> None:

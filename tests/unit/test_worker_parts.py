@@ -13,7 +13,7 @@ from clipfleet.schemas.codec import decode_map
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
 from clipfleet.schemas.keys import QueueKeys
 from clipfleet.schemas.limits import DEAD_MAX_INPUT_BYTES
-from clipfleet.schemas.request import Request
+from clipfleet.schemas.request import Request, RequestReader
 from clipfleet.worker.clock import ServerClock
 from clipfleet.worker.config import WorkerConfig
 from clipfleet.worker.entry import Entry, open_entry
@@ -34,7 +34,7 @@ def entry(
 ) -> Entry:
     m = Request("a", "echo", {"data": 1}).encode() if payload is None else payload
     raw = {b"m": m, **{name.encode(): value for name, value in fields.items()}}
-    return open_entry(lane, stream_id, raw, KEYS, deliveries=1, read_at=read_at, max_bytes=10**6)
+    return open_entry(lane, stream_id, raw, RequestReader(KEYS, 10**6), deliveries=1, read_at=read_at)
 
 
 # Entries -------------------------------------------------------------------------------------------------------------

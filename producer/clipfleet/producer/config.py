@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from clipfleet.producer.connection.address import Address, parse_url
@@ -152,7 +153,7 @@ class Delivery:
             request_id = new_id()
         elif not is_id(request_id):
             raise error_for(ErrorCode.BAD_REQUEST, "an id matches [A-Za-z0-9_-]{1,64}")
-        if not NAME.match(request.pipeline):
+        if not is_name(request.pipeline):
             raise error_for(ErrorCode.BAD_REQUEST, "a pipeline's name matches [A-Za-z0-9_.-]{1,64}")
         reply_to = inbox_key if self.reply == "inbox" else None
         try:
@@ -168,6 +169,12 @@ class Delivery:
 
 
 TO_INBOX: Final = Delivery()
+
+
+@lru_cache(maxsize=1_024)  # there are few, and each comes with every request
+def is_name(value: str) -> bool:
+    """Whether ``value`` may be a pipeline's name."""
+    return NAME.match(value) is not None
 
 
 def is_id(value: object) -> bool:

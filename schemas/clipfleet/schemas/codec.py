@@ -12,11 +12,13 @@ from clipfleet.schemas.limits import MAX_ARRAY_ITEMS, MAX_DEPTH, MAX_MAP_ITEMS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["decode_map", "encode_around", "encode_map"]
+__all__ = ["decode_map", "encode_around", "encode_map", "encode_part", "encode_text", "small_map"]
 
 _LEAVES: Final = frozenset({str, bytes, int, float, bool, type(None)})
 _CONTAINERS: Final = (dict, list, tuple)
 _EXTENSIONS: Final = (msgpack.ExtType, msgpack.Timestamp)
+KEPT_BYTES: Final = 256 * 1024
+_resting: Final[list[msgpack.Packer]] = []
 
 
 def encode_map(value: Mapping[str, Any]) -> bytes:
@@ -58,15 +60,7 @@ def decode_map(data: bytes, *, max_bytes: int) -> dict[str, Any]:
     if len(data) > max_bytes:
         raise ProtocolError(f"{len(data)} bytes exceed the limit of {max_bytes}", ErrorCode.TOO_LARGE)
     try:
-        # Not said, since they hold by themselves: text is UTF-8, map keys are text or bytes, and no text or bytes may
-        # claim to be longer than all that there is.
-        value = msgpack.unpackb(
-            data,
-            max_array_len=MAX_ARRAY_ITEMS,
-            max_map_len=MAX_MAP_ITEMS,
-            max_ext_len=0,
-            ext_hook=_no_extensions,
-        )
+        value = _unpack(data)
     # The C unpacker raises its own family, ValueError and, for nesting, StackError or RecursionError; a decoder
     # of hostile bytes has one outcome for all of them.
     except Exception as error:  # noqa: BLE001
@@ -77,11 +71,60 @@ def decode_map(data: bytes, *, max_bytes: int) -> dict[str, Any]:
     return value
 
 
-def _pack(value: Mapping[str, Any]) -> bytes:
+def small_map(data: bytes, depth: int) -> dict[str, Any] | None:
+    """The map that ``data`` holds, ``depth`` deep in a message (1: it is the message); None where it cannot be had.
+
+    Decoding the whole message then tells why.
+    """
     try:
-        packed: bytes = msgpack.packb(value)
+        value = _unpack(data)
+        if type(value) is dict:
+            _check(value, depth)
+            return value
+    except Exception:  # noqa: BLE001  (see decode_map)
+        return None
+    return None
+
+
+def encode_part(value: object) -> bytes:
+    """A value that somebody else made, as it stands in a message, checked as ``encode_around`` does."""
+    if type(value) is not dict:
+        _check_child(value, 1)
+    elif value:
+        _check_before(value, 2)
+    return _pack(value)
+
+
+def encode_text(text: str) -> bytes:
+    """``text`` as it stands in a message."""
+    return _pack(text)
+
+
+def _unpack(data: bytes) -> Any:
+    # Not said, since they hold by themselves: text is UTF-8, map keys are text or bytes, and no text or bytes may
+    # claim to be longer than all that there is.
+    return msgpack.unpackb(
+        data,
+        max_array_len=MAX_ARRAY_ITEMS,
+        max_map_len=MAX_MAP_ITEMS,
+        max_ext_len=0,
+        ext_hook=_no_extensions,
+    )
+
+
+def _pack(value: object) -> bytes:
+    # A packer is made with a buffer of 256 KiB, which takes twice as long as a message; taken from those that rest
+    # it is one call's alone, whatever other threads do, and whatever a mapping of somebody's runs while it is packed.
+    try:
+        packer = _resting.pop()
+    except IndexError:
+        packer = msgpack.Packer()
+    try:
+        packed: bytes = packer.pack(value)
     except (TypeError, ValueError, OverflowError, BufferError) as error:  # UnicodeEncodeError is a ValueError
         raise ProtocolError(f"not representable in msgpack: {error}") from None
+    if len(packed) <= KEPT_BYTES:  # its buffer is as large as the largest that it packed
+        _resting.append(packer)
     return packed
 
 

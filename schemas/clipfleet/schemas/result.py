@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
-from clipfleet.schemas.codec import decode_map, encode_around, encode_map
+from clipfleet.schemas.codec import decode_map, encode_around, encode_map, small_map
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
 from clipfleet.schemas.keys import ID
 from clipfleet.schemas.limits import MAX_RESULT_BYTES, VERSION
@@ -194,7 +195,11 @@ def encode_success(
     notes: Mapping[str, Any] | None = None,
     timing: Mapping[str, float] | None = None,
 ) -> bytes:
-    """A success as msgpack."""
+    """A success as msgpack.
+
+    Raises:
+        ProtocolError: ``bad_request`` for outputs and notes that the other side would refuse.
+    """
     message: dict[str, Any] = {
         "v": VERSION,
         "id": request_id,
@@ -204,7 +209,7 @@ def encode_success(
         "notes": notes or {},
         "timing": timing or {},
     }
-    return encode_around(message, (outputs, notes, timing))
+    return encode_around(message, (outputs, notes))
 
 
 def encode_failure(request_id: str, error: RequestFailed) -> bytes:
@@ -226,6 +231,14 @@ def decode_result(data: bytes) -> Result:
     Raises:
         ProtocolError: when it is none.
     """
+    if len(data) <= SMALL_BYTES and _OURS.match(data):
+        rest = small_map(b"\x84" + data[_REST_AT:], 1)
+        # Four, and these: none says once more what was read already.
+        if rest is not None and len(rest) == 4:
+            get = rest.get
+            outputs, model, notes, timing = get("outputs"), get("model"), get("notes"), get("timing")
+            if type(outputs) is dict and type(model) is str and type(notes) is dict and type(timing) is dict:
+                return Result(data[_ID_AT].decode(), True, outputs, None, model, notes, timing)
     message = decode_map(data, max_bytes=MAX_RESULT_BYTES)
     version = message.get("v")
     if type(version) is not int or version != VERSION:
@@ -242,6 +255,12 @@ def decode_result(data: bytes) -> Result:
     if type(model) is not str:
         model = ""
     return Result(request_id, ok, outputs, None, model, _map(message.get("notes")), _map(message.get("timing")))
+
+
+# As our workers write a success to one of our clients' ids. What follows is read without what is known by then.
+_OURS: Final = re.compile(rb"\x87\xa1v\x01\xa2id\xb6[A-Za-z0-9_-]{22}\xa2ok\xc3")
+_ID_AT, _REST_AT = slice(8, 30), 34
+SMALL_BYTES: Final = 4_096  # more costs more to copy than there is to be won
 
 
 def _column(value: object) -> object:

@@ -150,6 +150,7 @@ class _Compiler:
         step = self._inline(pack, reads, depth)
         self._place_node(node, step, step)
         if not depth:
+            step.packs = True
             return
         for level in range(depth, 0, -1):
             gather = self._step("output", "gather", None, ((0, step.writes[0]),), (self._new_place(level - 1),), level)

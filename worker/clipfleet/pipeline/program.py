@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +36,7 @@ class Step:
         then: what follows.
         gathers: for a step that opens rows: what closes them.
         inline: run it at once, in the thread that got here.
+        packs: whether it makes the request's own row its one row of outputs, and calls nobody's code for it.
     """
 
     number: int
@@ -49,6 +51,7 @@ class Step:
     then: tuple[Step, ...] = ()
     gathers: tuple[Step, ...] = ()
     inline: bool = False
+    packs: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +70,8 @@ class Program:
         of_model: whether a model is involved: its fingerprint then stands in the result.
         straight: whether its steps are one line over the request's own row.
         at_once: requests that are run at once where the size of batches was measured; None: it was not.
+        claims: the lock under which requests of a straight program are claimed. (Not one for the process: a child that
+            was forked while it was held, and compiles its own, would wait for ever.)
     """
 
     name: str
@@ -80,6 +85,7 @@ class Program:
     of_model: bool
     straight: bool
     at_once: int | None = None
+    claims: threading.Lock = field(default_factory=threading.Lock)
 
     def read_inputs(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
         """The row that a request begins with.

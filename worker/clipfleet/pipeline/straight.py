@@ -65,13 +65,16 @@ def go_along(work: Work, then: tuple[Step, ...], mark: float, moves: Moves) -> N
         given = [values[place] for place in step.local or ()]
         for place in step.frees:
             values[place] = None
-        try:
-            value = unnoted(work, contained(stage.runs[0], *given))
-            if step.does == "map":
-                write(row, step, value)
-        except Exception as error:  # noqa: BLE001  (an inline step is somebody's code)
-            _break(work, error, moves)
-            return
+        if step.packs:
+            values[step.writes[0]] = [given]
+        else:
+            try:
+                value = unnoted(work, contained(stage.runs[0], *given))
+                if step.does == "map":
+                    write(row, step, value)
+            except Exception as error:  # noqa: BLE001  (an inline step is somebody's code)
+                _break(work, error, moves)
+                return
         then = step.then
     if work.claim():
         moves.ended.append(work)

@@ -90,7 +90,7 @@ class Work:
         stored: whether it has been told to the host that it waits for the store.
         notes: for the result: ``truncated`` and the like.
         timing: milliseconds by name, for the result.
-        lock: around its rows; several stages may be at work for it at once.
+        lock: around its rows, where several stages may be at work for it at once, and around its claim.
     """
 
     __slots__ = (
@@ -130,7 +130,8 @@ class Work:
         self.stored = False
         self.notes: dict[str, Any] = {}
         self.timing: dict[str, float] = {}
-        self.lock = threading.Lock()
+        # Where one thread at a time holds it, nothing is done under the lock but the claim itself.
+        self.lock = program.claims if program.straight else threading.Lock()
 
     def claim(self) -> bool:
         """Have the last word about it; False if somebody had it before."""

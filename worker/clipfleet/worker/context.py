@@ -68,13 +68,15 @@ class Context:
 
     def finished(self, finished: Sequence[tuple[Work, list[tuple[Any, ...]]]]) -> None:
         """Settle these with their outputs."""
-        self.settler.put([self._outcome(work, rows) for work, rows in finished])
+        now = time.monotonic()
+        self.settler.put([self._outcome(work, rows, now) for work, rows in finished])
 
-    def _outcome(self, work: Work, rows: list[tuple[Any, ...]]) -> Outcome:
-        work.timing["age"] = round((time.monotonic() - work.enqueued_at) * 1000.0, 3)
-        model = self.fingerprint if work.program.of_model else ""
+    def _outcome(self, work: Work, rows: list[tuple[Any, ...]], now: float) -> Outcome:
+        program = work.program
+        work.timing["age"] = int((now - work.enqueued_at) * 1e6) / 1e3
+        model = self.fingerprint if program.of_model else ""
         try:
-            outputs = outputs_of(work.program, rows)
+            outputs = outputs_of(program, rows)
         except Exception as unfit:  # noqa: BLE001  (values of somebody's code: a list in itself, an array of objects)
             text = f"the outputs cannot be sent: {type(unfit).__name__}: {unfit}"
             return Outcome(work.entry, error_for(ErrorCode.INTERNAL, text, request_id=work.request.id))

@@ -14,6 +14,7 @@ from clipfleet.pipeline.engine import incident
 from clipfleet.pipeline.work import Work
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.schemas.limits import DEAD_MAX_INPUT_BYTES
+from clipfleet.schemas.request import RequestReader
 from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.entry import Entry, open_entry
 from clipfleet.worker.patience import Patience
@@ -42,6 +43,7 @@ FIRST_LULL_MS, MOST_LULL_MS = 1, 8
 PARK_MS = 1_000
 # What another worker that is idle may still do in time: it is found there within a second.
 HANDED_ON_AT_LEAST_S = 2.0
+INTERACTIVE, BULK = Priority.INTERACTIVE, Priority.BULK
 # A parked request rests for PARK_MS and is found again by a look that comes every RECLAIM_EVERY_S.
 PARKED_AT_MOST_S = 2.5
 # A read that was blocked when its connection went may be given something for BLOCK_MS more; two looks see it.
@@ -60,6 +62,9 @@ class Intake:
     def __init__(self, config: WorkerConfig, context: Context, engine: Engine) -> None:
         self._config = config
         self._keys = config.keys
+        self._most_delay_ms = config.most_delay_ms
+        self._served = engine.served
+        self._reader = RequestReader(config.keys, config.max_request_bytes)
         self._interactive, self._bulk = config.keys.lanes
         self._context = context
         self._engine = engine
@@ -225,21 +230,25 @@ class Intake:
         """Hold these; ``contended``: there are likely more than there was room for."""
         if not deliveries:
             return
-        now, keys, most = time.monotonic(), self._keys, self._config.max_request_bytes
+        now, reader = time.monotonic(), self._reader
         entries = [
-            open_entry(lane, stream_id, fields, keys, deliveries=count, read_at=now, max_bytes=most)
+            open_entry(lane, stream_id, fields, reader, deliveries=count, read_at=now)
             for lane, stream_id, fields, count in deliveries
         ]
         self._context.ledger.add(entries)
         cancelled = self._cancelled(entries)
         outcomes: list[Outcome] = []
         works: list[Work] = []
-        server_ms = self._context.clock.now_ms()
+        server_ms, most, plan = self._context.clock.now_ms(), self._config.max_deliveries, self._plan
         for entry, unwanted in zip(entries, cancelled, strict=True):
-            found = self._verdict(entry, server_ms, unwanted=unwanted) or self._plan(entry, server_ms)
-            if isinstance(found, Work):
+            found: Work | Outcome | None = None
+            if unwanted or entry.invalid is not None or entry.deliveries > most or server_ms >= entry.deadline_ms:
+                found = self._verdict(entry, server_ms, unwanted=unwanted)
+            if found is None:
+                found = plan(entry, server_ms)
+            if type(found) is Work:
                 works.append(found)
-            else:
+            elif type(found) is Outcome:
                 outcomes.append(found)
         self._context.settler.put(outcomes)
         if works:
@@ -276,7 +285,7 @@ class Intake:
         request = entry.request
         assert request is not None  # noqa: S101  (an entry without a request has a verdict)
         try:
-            program = self._engine.served.program(request.pipeline, request.inputs)
+            program = self._served.program(request.pipeline, request.inputs)
             values = program.read_inputs(request.inputs, request.options)
         except RequestFailed as error:
             return Outcome(entry, error)
@@ -284,14 +293,14 @@ class Intake:
             return Outcome(entry, incident(unforeseen, ErrorCode.INTERNAL, entry.id))
         read_at = entry.read_at
         # Its age counts from when it was enqueued, at most max_delay ago, since older is no more overdue.
-        age_ms = min(max(server_ms - entry.enqueued_ms, 0.0), self._config.most_delay_ms)
+        age_ms = min(max(server_ms - entry.enqueued_ms, 0.0), self._most_delay_ms)
         return Work(
             request,
             program,
             entry,
             enqueued_at=read_at - age_ms / 1000.0,
             deadline=read_at + (entry.deadline_ms - server_ms) / 1000.0,
-            lane=Priority.BULK if entry.lane == self._bulk else Priority.INTERACTIVE,
+            lane=BULK if entry.lane == self._bulk else INTERACTIVE,
             values=values,
         )
 

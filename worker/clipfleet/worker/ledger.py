@@ -6,7 +6,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from clipfleet.worker.entry import Entry
 
 __all__ = ["Ledger"]
+
+LANE_OF: Final = itemgetter(0)  # of a place
 
 
 class Ledger:
@@ -75,8 +78,9 @@ class Ledger:
         self._report(entries, [])
         with self._changed:
             self._book()
-            self._active.update(entry.lane for entry in entries if entry.place not in self._held)
-            self._held.update((entry.place, entry) for entry in entries)
+            new = {entry.place: entry for entry in entries}
+            self._active.update(map(LANE_OF, new.keys() - self._held.keys()))
+            self._held.update(new)
 
     def to_store(self, entries: Iterable[Entry]) -> None:
         """These wait for the store from now on."""
@@ -84,16 +88,18 @@ class Ledger:
             self._book()
             going = [one for one in entries if one.place in self._held and one.place not in self._stored]
             self._stored.update(entry.place for entry in going)
-            self._active.subtract(entry.lane for entry in going)
+            self._rest(entry.place for entry in going)
             self._wake()
 
     def remove(self, entries: Iterable[Entry]) -> None:
         """Hold them no longer: settled, lost or handed back."""
         with self._changed:
             self._book()
-            gone = [entry for entry in entries if self._held.pop(entry.place, None) is not None]
-            self._active.subtract(entry.lane for entry in gone if entry.place not in self._stored)
-            self._stored.difference_update(entry.place for entry in gone)
+            held, stored = self._held, self._stored
+            gone = [entry for entry in entries if held.pop(entry.place, None) is not None]
+            places = {entry.place for entry in gone}
+            self._rest(places - stored)
+            stored -= places
             self._wake()
         self._report([], gone)
 
@@ -150,6 +156,11 @@ class Ledger:
             self._busy_s += since
             if self.active >= self._full:
                 self._full_s += since
+
+    def _rest(self, places: Iterable[tuple[str, str]]) -> None:
+        """These are active no longer."""
+        for lane, count in Counter(map(LANE_OF, places)).items():
+            self._active[lane] -= count
 
     def _wake(self) -> None:
         if self._wanted:

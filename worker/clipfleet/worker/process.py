@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from clipfleet.pipeline.program import Served
     from clipfleet.worker.entry import Entry
 
-__all__ = ["main"]
+__all__ = ["collect_seldom", "main"]
 
 log = logging.getLogger(__name__)
 STATS_EVERY_S = 1.0
@@ -62,7 +62,7 @@ def main(channel_fd: int) -> int:
     except (ClipfleetError, ImportError, OSError, ValueError) as error:
         channel.send("failed", f"{type(error).__name__}: {error}")
         return CANNOT_START
-    _collect_seldom()
+    collect_seldom()
     channel.send("ready", assembled.facts)
     return Process(config, name, channel, assembled).run()
 
@@ -197,7 +197,7 @@ class Process:
         self._ledger.remove(entries)
 
 
-def _collect_seldom() -> None:
+def collect_seldom() -> None:
     """Look for cycles less often, and never again among what was loaded: that was 7 % of a request's cost."""
     gc.collect()
     gc.freeze()

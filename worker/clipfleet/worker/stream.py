@@ -208,6 +208,8 @@ class QueueStream:
         calls = [self._one(settlements[place]) for place in alone]
         calls += [self._many([settlements[place] for place in places]) for places in together]
         replies = self.wire.call_many(calls)
+        if not alone and len(together) == 1 and type(replies[0]) is list and REFUSED_HERE not in replies[0]:
+            return list(replies[0])  # as nearly always: in order, and all said
         answers: dict[int, int | Exception] = dict(zip(alone, replies, strict=False))
         for places, reply in zip(together, replies[len(alone) :], strict=True):
             if isinstance(reply, Exception):
@@ -233,8 +235,8 @@ class QueueStream:
         ttls = {one.reply_to: one.reply_ttl_ms for one in settlements}
         numbers = {reply_to: number for number, reply_to in enumerate(ttls, 1)}
         args: list[Any] = list(ttls.values())
-        for one in settlements:
-            args += (one.stream_id, one.size, numbers[one.reply_to], one.result)
+        for _, stream_id, size, _, reply_to, result, _, _ in settlements:
+            args += (stream_id, size, numbers[reply_to], result)
         return "settle_many", (lane, self.keys.other_lane(lane), self.keys.bytes, *ttls), args
 
     def leave(self, consumer: str) -> bool:
@@ -267,17 +269,19 @@ def _grouped(settlements: Sequence[Settlement]) -> tuple[list[int], list[list[in
     """
     alone: list[int] = []
     together: list[list[int]] = []
-    filling: dict[str, tuple[list[int], int]] = {}  # by lane, the last of its calls and the bytes in it
-    for place, one in enumerate(settlements):
-        if one.owner or one.letter or one.reply_ttl_ms == 0:
+    filling: dict[str, list[int]] = {}  # by lane, the last of its calls
+    room: dict[str, int] = {}  # and the bytes that it may still hold
+    for place, (lane, _, _, owner, _, result, reply_ttl_ms, letter) in enumerate(settlements):
+        if owner or letter or reply_ttl_ms == 0:
             alone.append(place)
             continue
-        places, size = filling.get(one.lane, ([], 0))
-        if not places or len(places) >= MOST_TOGETHER or size + len(one.result) > MOST_TOGETHER_BYTES:
-            places, size = [], 0
-            together.append(places)
-        places.append(place)
-        filling[one.lane] = places, size + len(one.result)
+        left = room.get(lane, -1) - len(result)
+        if left < 0 or len(filling[lane]) >= MOST_TOGETHER:
+            filling[lane] = []
+            together.append(filling[lane])
+            left = MOST_TOGETHER_BYTES - len(result)
+        filling[lane].append(place)
+        room[lane] = left
     return alone, together
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission", "Call"]
 
+_BULK: Final = Lane.BULK
 MAX_CALL_REQUESTS: Final = 256
 MAX_CALL_BYTES: Final = 4 * 1024 * 1024
 # A second call is worth its cost when it is not for a handful: those ride with the next.
@@ -92,7 +93,7 @@ class Admission:
 
     def add(self, request: Pending) -> None:
         """Take a request in; it leaves with the next call."""
-        self._queues[request.lane is Lane.BULK].requests.append(request)
+        self._queues[request.lane is _BULK].requests.append(request)
         if len(request.payload) > LARGE_BYTES:
             self._large = True
 
@@ -191,11 +192,12 @@ class Admission:
         self._queue(call.lane).flying -= 1
         _, retry_after_ms, _, answers = reply
         call.confirming = self._replicated
-        if not self._replicated:
-            self._forget_payloads(call)
+        forget = not self._replicated
         accepted: list[Pending] = []
         calling = Stage.CALLING
         for request, answer in zip(call.requests, answers, strict=True):
+            if forget:
+                request.payload = b""
             if request.stage is calling:
                 if b"-" in answer:
                     accepted.append(request)

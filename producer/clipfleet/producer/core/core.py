@@ -222,16 +222,17 @@ class Core:
 
     def _deliver(self, results: list[bytes], now: float) -> None:
         self._presence.seen(now)
+        unanswered, finished = self.unanswered, self._finished
         for data in results:
             try:
                 result = decode_result(data)
             except ProtocolError as error:
                 self._log(now, "a result that cannot be read was dropped: %s", error)
                 continue
-            request = self.unanswered.pop(result.id, None)
+            request = unanswered.pop(result.id, None)
             if request is not None:  # else a second copy, or cancelled, or too late
                 request.ended(result)
-                self._finished.append(request)
+                finished.append(request)
 
     def _deliver_key(self, request: Pending, data: bytes, now: float) -> None:
         self._watch.drop(request)

@@ -30,6 +30,9 @@ class Stage(IntEnum):
     DONE = 3  # ``ending`` is set
 
 
+_CALLING, _DONE = Stage.CALLING, Stage.DONE  # looked at for each request: a member costs more than a name
+
+
 class Pending:
     """A request, its deadline and, in the end, its result. Faces add how somebody waits for it.
 
@@ -69,9 +72,9 @@ class Pending:
     def ended(self, result: Result) -> None:
         """Set the result; whoever waits is told by ``notify`` when the whole batch has been read."""
         self.ending = result
-        if self.stage is not Stage.CALLING:  # else its call may have to be sent again, whole
+        if self.stage is not _CALLING:  # else its call may have to be sent again, whole
             self.payload = b""
-        self.stage = Stage.DONE
+        self.stage = _DONE
 
     def failed(self, error: RequestFailed) -> None:
         """End with ``error``."""

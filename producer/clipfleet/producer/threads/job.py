@@ -21,6 +21,7 @@ __all__ = ["Job"]
 
 # The engine ends every request of its own by its deadline; this is for a machine that stops it meanwhile.
 OVERTIME_S: Final = 5.0
+_WAITING: Final = Stage.WAITING
 _DONE: Final = Stage.DONE
 
 
@@ -46,7 +47,16 @@ class Job(Pending):
         inbox: bool,
         sink: Callable[[Job], None] | None = None,
     ) -> None:
-        super().__init__(request_id, lane, payload, submitted, deadline, inbox=inbox)
+        # What Pending's own __init__ does: made for every request, and a call less is a twentieth of its cost.
+        self.id = request_id
+        self.lane = lane
+        self.payload = payload
+        self.submitted = submitted
+        self.deadline = deadline
+        self.inbox = inbox
+        self.stage = _WAITING
+        self.ending = None
+        self.watched = self.found = False
         self._backend = backend
         self._client = client  # closed when nobody holds it any more; a request under way does
         self._sink = sink
