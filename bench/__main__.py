@@ -80,14 +80,13 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shares", type=_shares, metavar="X,X,...", help="loads, as parts of what a closed loop gets")
     parser.add_argument("--backlogs", type=_numbers, metavar="N,N,...", help="requests that are queued already")
     parser.add_argument("--rows", type=_numbers, metavar="N,N,...", help="rows that are in the store already")
-    parser.add_argument("--milvus-uri", default="", help="of the rows in the store; else a server if there is one")
+    parser.add_argument("--milvus-uri", default="", help="of live queries, else Milvus Lite; of rows in the store, too")
     parser.add_argument("--part-minutes", type=float, help="what a part may take (5, or 22 with --full)")
     parser.add_argument("--minutes", type=float, help="what all parts may take (30, or 58 with --full)")
     parser.add_argument(
         "--peers", type=lambda text: [each for each in text.split(",") if each], metavar="NAME,NAME,..."
     )
     parser.add_argument("--model", default="demo", help="of the pictures; any but the demo is compared with open_clip")
-    parser.add_argument("--milvus-uri", default="", metavar="URI", help="for live queries, instead of Milvus Lite")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs", help="where the page goes")
     parser.set_defaults(limit_s=math.inf)  # of the part that is given the options: see `measured`
     options = parser.parse_args(words)

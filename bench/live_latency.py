@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bench import stores
 from bench.harness import cpu_s, process, server
 from bench.pictures import jpeg
 from bench.results import Part
@@ -94,6 +95,12 @@ def run(options: argparse.Namespace) -> Part:
             measure(part, options, "search", Place("Milvus Lite", lite.uri, lite.pid))
     else:
         part.skip("search beside index_image", "there is no Milvus Lite here")
+    if options.full and not options.milvus_uri:
+        with stores.place() as at:
+            if at.why:
+                part.skip("search beside index_image on a Milvus server", at.why)
+            else:
+                measure(part, options, "search", Place(at.what, at.uri, *at.pids))
     return part
 
 
