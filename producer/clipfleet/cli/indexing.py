@@ -145,8 +145,7 @@ class _Indexing:
         from clipfleet.cli.progress import Progress  # noqa: PLC0415
         from clipfleet.index import count_all  # noqa: PLC0415
 
-        run = self._run
-        tally = Tally(run.out)
+        run, tally = self._run, Tally(self._run.out)
         with ExitStack() as stack:
             visited = stack.enter_context(Visited()) if self._plan.sync else None
             if visited is not None:
