@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from clipfleet.worker.settler import Settler
 from clipfleet.worker.stream import QueueStream
 from clipfleet.worker.wire import Wire
 from support.fleet import admit
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import redis
 
     from clipfleet.pipeline.program import Served
+    from clipfleet.pipeline.work import Work
     from clipfleet.schemas.keys import QueueKeys
     from clipfleet.worker.entry import Entry
     from support.fixtures import Leftovers
@@ -213,6 +216,60 @@ def test_given_small_batches_then_two_for_each_call_are_held_and_of_other_reques
         if steps.ledger.active < 32:
             steps.step()
     assert steps.ledger.active == 32
+
+
+@pytest.mark.parametrize(
+    ("size", "held", "live", "bulk", "asked"),
+    [
+        (2, 0, 1, 0, {False}),
+        (2, 0, 5, 0, {True}),
+        (8, 0, 1, 40, {False, True}),
+        (8, 0, 40, 40, {True}),
+        (1, 1, 1, 0, {False}),
+    ],
+    ids=["room for all", "more live ones", "a live one and a bulk run", "both have their share", "one more place"],
+)
+def test_given_a_read_then_more_is_only_taken_to_wait_in_the_lanes_that_filled_their_share(
+    redis_client: redis.Redis,
+    keys: QueueKeys,
+    worker: Callable[[int], Steps],
+    leftovers: Leftovers,
+    size: int,
+    held: int,
+    live: int,
+    bulk: int,
+    asked: set[bool],
+) -> None:
+    leftovers.expected("the backlog is not run to its end")
+    steps = worker(size)
+    admit(redis_client, keys, echoes(held, "held"))
+    if held:
+        steps.step()
+    said: dict[str, set[bool]] = {lane: set() for lane in keys.lanes}
+
+    def hopeless(works: list[Work], *, contended: bool) -> list[Work]:
+        for work in works:
+            said[work.entry.lane].add(contended)
+        return []
+
+    steps.intake._engine.forecast.hopeless = hopeless  # type: ignore[assignment, method-assign]
+
+    def send() -> None:
+        if held:  # the other comes when there is nothing, and the worker waits for it
+            wait_until(lambda: redis_client.info("clients")["blocked_clients"], 10, "a blocked reader")
+        admit(redis_client, keys, echoes(live, "live"))
+
+    admit(redis_client, keys, echoes(bulk, "bulk"), lane=Lane.BULK)
+    sending = threading.Thread(target=send)
+    sending.start()
+    if not held:
+        sending.join()
+    while len(steps.read) < held + 1:
+        steps.step()
+    sending.join()
+    assert said[keys.lanes[0]] | said[keys.lanes[1]] == asked
+    if live < bulk:
+        assert said[keys.lanes[0]] == {False}
 
 
 @pytest.mark.parametrize(
