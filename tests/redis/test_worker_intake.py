@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from support.fleet import admit
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import redis
 
@@ -314,6 +315,33 @@ def test_given_no_time_here_then_another_worker_that_is_idle_has_it_and_else_it_
         error = decode_result(raw).error
         assert error is not None
         assert error.code is ErrorCode.EXPIRED
+
+
+def test_given_a_pause_while_cancels_are_asked_for_then_the_deadline_is_no_sooner_for_it(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[[int], Steps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = worker(2)
+    steps.step()
+    real, paused = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + paused[0])
+
+    def cancelled(ids: Sequence[str]) -> list[bool]:
+        paused[0] += 3.0  # of the process, or of Redis
+        return [False] * len(ids)
+
+    left: list[float] = []
+
+    def hopeless(works: list[Work], **_: bool) -> list[Work]:
+        left.extend(work.deadline - time.monotonic() for work in works)
+        return []
+
+    steps.intake._stream.cancelled = cancelled  # type: ignore[method-assign]
+    steps.intake._engine.forecast.hopeless = hopeless  # type: ignore[assignment, method-assign]
+    admit(redis_client, keys, echoes(1, "one"), ttl_ms=10_000)
+    while not left:
+        steps.step()
+    steps.settle(1)
+    assert left[0] >= 6.5  # of ten seconds, less three
 
 
 def test_given_living_workers_then_the_supervisor_tells_its_own_whether_another_is_idle(

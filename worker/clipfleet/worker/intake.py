@@ -292,7 +292,7 @@ class Intake:
             program,
             entry,
             enqueued_at=read_at - age_ms / 1000.0,
-            deadline=read_at + (entry.deadline_ms - server_ms) / 1000.0,
+            deadline=self._context.clock.monotonic(entry.deadline_ms),
             lane=Priority.BULK if entry.lane == self._bulk else Priority.INTERACTIVE,
             values=values,
         )
