@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.exceptions import ConnectionError  # noqa: A004
 
 from clipfleet.pipeline.engine import Engine
 from clipfleet.schemas.errors import ErrorCode
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from clipfleet.pipeline.work import Work
     from clipfleet.schemas.keys import QueueKeys
     from clipfleet.worker.entry import Entry
+    from clipfleet.worker.stream import Delivery
     from support.fixtures import Leftovers
     from support.redis_server import RedisServer
 
@@ -342,6 +344,65 @@ def test_given_a_pause_while_cancels_are_asked_for_then_the_deadline_is_no_soone
         steps.step()
     steps.settle(1)
     assert left[0] >= 6.5  # of ten seconds, less three
+
+
+def test_given_a_connection_lost_while_handing_back_then_the_request_rests_no_lease_and_counts_no_delivery(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[[int], Steps], leftovers: Leftovers
+) -> None:
+    leftovers.expected("what is handed back is not run")
+    steps = worker(2)
+    steps.context.others_idle.set()
+    steps.intake._engine.forecast.hopeless = lambda works, **_: list(works)  # type: ignore[method-assign]
+    steps.step()
+    steps.intake._doubt_until = 0.0  # it was connected long ago
+    real = steps.intake._stream.hand_back
+
+    def lost(lane: str, entries: Sequence[tuple[str, int]], *, idle_ms: int) -> int:
+        if not entries:
+            return 0
+        steps.intake._stream.hand_back = real  # type: ignore[method-assign]
+        raise ConnectionError("lost")
+
+    steps.intake._stream.hand_back = lost  # type: ignore[assignment, method-assign]
+    admit(redis_client, keys, echoes(1, "late"))
+    steps.step()
+    assert len(steps.read) == 1
+    # When it goes on, then it finds in its hands what it had not given back, and whoever looks next has it
+    steps.step()
+    assert [entry.deliveries for entry in steps.read] == [1, 1]
+
+
+def test_given_a_worker_paused_while_it_waits_for_requests_then_what_another_has_taken_over_is_not_run(
+    redis_client: redis.Redis,
+    keys: QueueKeys,
+    worker: Callable[[int], Steps],
+    leftovers: Leftovers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leftovers.expected("what another has taken over is not run here")
+    steps = worker(2)
+    steps.step()
+    real, paused, wait = time.monotonic, [0.0], steps.intake._stream.wait
+    monkeypatch.setattr(time, "monotonic", lambda: real() + paused[0])
+
+    def slow(*args: Any, **options: Any) -> list[Delivery]:
+        """Its answers are there, and read a minute later."""
+        found = wait(*args, **options)
+        for one in found[:1]:
+            redis_client.execute_command("XCLAIM", one.lane, GROUP, "other", 0, one.stream_id)
+        paused[0] += 60.0
+        return found
+
+    steps.intake._stream.wait = slow  # type: ignore[method-assign]
+    steps.intake._stream.read = lambda _: []  # type: ignore[method-assign]  (the first comes while it waits)
+    admit(redis_client, keys, echoes(2, "one"), ttl_ms=600_000)
+    steps.step()
+    (held,) = steps.read
+    (taken,) = (
+        one for one in redis_client.xpending_range(keys.lanes[0], GROUP, "-", "+", 9) if one["consumer"] != b"me"
+    )
+    assert held.stream_id != taken["message_id"].decode()
+    steps.settle(1)
 
 
 def test_given_living_workers_then_the_supervisor_tells_its_own_whether_another_is_idle(

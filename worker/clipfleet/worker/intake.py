@@ -75,10 +75,9 @@ class Intake:
         self._most_stored = 4 * config.most_batch
         self._reclaim_at = 0.0
         self._cursors = dict.fromkeys(config.keys.lanes, "-")
-        self._suspects = False
+        self._suspects = self._ensured = False
         self._blind = False  # the last look ended for want of room
-        self._ensured = False
-        self._doubt_until = 0.0
+        self._doubt_until = self._began_at = 0.0
 
     def run(self) -> None:
         """The thread's loop; ends when the process stops."""
@@ -91,7 +90,7 @@ class Intake:
                 self._patience.trouble(error)
 
     def _step(self) -> None:
-        context = self._context
+        context, self._began_at = self._context, time.monotonic()
         if not self._ensured:
             self._stream.ensure_groups()
             self._ensured = True
@@ -225,6 +224,8 @@ class Intake:
 
     def _accept(self, deliveries: Sequence[Delivery], pressed: frozenset[str] = frozenset()) -> None:
         """Hold these; ``pressed``: lanes in which there are likely more than there was room for."""
+        if deliveries and time.monotonic() - self._began_at > 0.0008 * self._config.lease_ms:
+            deliveries = self._stream.still_ours(deliveries)  # we may have been paused with the reply on its way
         if not deliveries:
             return
         now, keys, most = time.monotonic(), self._keys, self._config.max_request_bytes
@@ -267,7 +268,8 @@ class Intake:
             return Outcome(entry, error_for(ErrorCode.CANCELLED, request_id=entry.id))
         if server_ms >= entry.deadline_ms:
             # What was parked for an absent store did not simply come too late.
-            stored = self._engine.store_troubled and self._uses_store(entry)
+            engine, request = self._engine, entry.request
+            stored = engine.store_troubled and request is not None and engine.served.uses_store(request.pipeline)
             return Outcome(entry, error_for(ErrorCode.STORE_FAILED if stored else ErrorCode.EXPIRED))
         return None
 
@@ -322,12 +324,10 @@ class Intake:
             ids = [(entry.stream_id, entry.deliveries - 1) for entry in entries if entry.lane == lane]
             try:
                 self._stream.hand_back(lane, ids, idle_ms=idle_ms)
-            except REFUSED as error:  # their leases will run out instead
+            except REFUSED as error:
                 self._patience.trouble(error)
+                self._ensured = False  # what is left in our hands is looked for, and no lease need end first
         self._context.ledger.remove(entries)
-
-    def _uses_store(self, entry: Entry) -> bool:
-        return entry.request is not None and self._engine.served.uses_store(entry.request.pipeline)
 
     def _storable(self, works: list[Work]) -> list[Work]:
         """Leave works for a full store in the queue, resting a while: embeddings must not wait behind them.
