@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.exceptions import ConnectionError  # noqa: A004
 
 from clipfleet.pipeline.engine import Engine
 from clipfleet.schemas.errors import ErrorCode
@@ -24,15 +27,18 @@ from clipfleet.worker.settler import Settler
 from clipfleet.worker.stream import QueueStream
 from clipfleet.worker.wire import Wire
 from support.fleet import admit
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import redis
 
     from clipfleet.pipeline.program import Served
+    from clipfleet.pipeline.work import Work
     from clipfleet.schemas.keys import QueueKeys
     from clipfleet.worker.entry import Entry
+    from clipfleet.worker.stream import Delivery
     from support.fixtures import Leftovers
     from support.redis_server import RedisServer
 
@@ -216,6 +222,60 @@ def test_given_small_batches_then_two_for_each_call_are_held_and_of_other_reques
 
 
 @pytest.mark.parametrize(
+    ("size", "held", "live", "bulk", "asked"),
+    [
+        (2, 0, 1, 0, {False}),
+        (2, 0, 5, 0, {True}),
+        (8, 0, 1, 40, {False, True}),
+        (8, 0, 40, 40, {True}),
+        (1, 1, 1, 0, {False}),
+    ],
+    ids=["room for all", "more live ones", "a live one and a bulk run", "both have their share", "one more place"],
+)
+def test_given_a_read_then_more_is_only_taken_to_wait_in_the_lanes_that_filled_their_share(
+    redis_client: redis.Redis,
+    keys: QueueKeys,
+    worker: Callable[[int], Steps],
+    leftovers: Leftovers,
+    size: int,
+    held: int,
+    live: int,
+    bulk: int,
+    asked: set[bool],
+) -> None:
+    leftovers.expected("the backlog is not run to its end")
+    steps = worker(size)
+    admit(redis_client, keys, echoes(held, "held"))
+    if held:
+        steps.step()
+    said: dict[str, set[bool]] = {lane: set() for lane in keys.lanes}
+
+    def hopeless(works: list[Work], *, contended: bool) -> list[Work]:
+        for work in works:
+            said[work.entry.lane].add(contended)
+        return []
+
+    steps.intake._engine.forecast.hopeless = hopeless  # type: ignore[assignment, method-assign]
+
+    def send() -> None:
+        if held:  # the other comes when there is nothing, and the worker waits for it
+            wait_until(lambda: redis_client.info("clients")["blocked_clients"], 10, "a blocked reader")
+        admit(redis_client, keys, echoes(live, "live"))
+
+    admit(redis_client, keys, echoes(bulk, "bulk"), lane=Lane.BULK)
+    sending = threading.Thread(target=send)
+    sending.start()
+    if not held:
+        sending.join()
+    while len(steps.read) < held + 1:
+        steps.step()
+    sending.join()
+    assert said[keys.lanes[0]] | said[keys.lanes[1]] == asked
+    if live < bulk:
+        assert said[keys.lanes[0]] == {False}
+
+
+@pytest.mark.parametrize(
     ("others_idle", "ttl_ms", "count", "returned"),
     [(True, 60_000, 1, True), (False, 60_000, 1, False), (True, 1_500, 1, False), (True, 60_000, 5, False)],
     ids=["others idle", "nobody idle", "no time for another", "more than there is room for"],
@@ -257,6 +317,92 @@ def test_given_no_time_here_then_another_worker_that_is_idle_has_it_and_else_it_
         error = decode_result(raw).error
         assert error is not None
         assert error.code is ErrorCode.EXPIRED
+
+
+def test_given_a_pause_while_cancels_are_asked_for_then_the_deadline_is_no_sooner_for_it(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[[int], Steps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = worker(2)
+    steps.step()
+    real, paused = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + paused[0])
+
+    def cancelled(ids: Sequence[str]) -> list[bool]:
+        paused[0] += 3.0  # of the process, or of Redis
+        return [False] * len(ids)
+
+    left: list[float] = []
+
+    def hopeless(works: list[Work], **_: bool) -> list[Work]:
+        left.extend(work.deadline - time.monotonic() for work in works)
+        return []
+
+    steps.intake._stream.cancelled = cancelled  # type: ignore[method-assign]
+    steps.intake._engine.forecast.hopeless = hopeless  # type: ignore[assignment, method-assign]
+    admit(redis_client, keys, echoes(1, "one"), ttl_ms=10_000)
+    while not left:
+        steps.step()
+    steps.settle(1)
+    assert left[0] >= 6.5  # of ten seconds, less three
+
+
+def test_given_a_connection_lost_while_handing_back_then_the_request_rests_no_lease_and_counts_no_delivery(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[[int], Steps], leftovers: Leftovers
+) -> None:
+    leftovers.expected("what is handed back is not run")
+    steps = worker(2)
+    steps.context.others_idle.set()
+    steps.intake._engine.forecast.hopeless = lambda works, **_: list(works)  # type: ignore[method-assign]
+    steps.step()
+    steps.intake._doubt_until = 0.0  # it was connected long ago
+    real = steps.intake._stream.hand_back
+
+    def lost(lane: str, entries: Sequence[tuple[str, int]], *, idle_ms: int) -> int:
+        if not entries:
+            return 0
+        steps.intake._stream.hand_back = real  # type: ignore[method-assign]
+        raise ConnectionError("lost")
+
+    steps.intake._stream.hand_back = lost  # type: ignore[assignment, method-assign]
+    admit(redis_client, keys, echoes(1, "late"))
+    steps.step()
+    assert len(steps.read) == 1
+    # When it goes on, then it finds in its hands what it had not given back, and whoever looks next has it
+    steps.step()
+    assert [entry.deliveries for entry in steps.read] == [1, 1]
+
+
+def test_given_a_worker_paused_while_it_waits_for_requests_then_what_another_has_taken_over_is_not_run(
+    redis_client: redis.Redis,
+    keys: QueueKeys,
+    worker: Callable[[int], Steps],
+    leftovers: Leftovers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leftovers.expected("what another has taken over is not run here")
+    steps = worker(2)
+    steps.step()
+    real, paused, wait = time.monotonic, [0.0], steps.intake._stream.wait
+    monkeypatch.setattr(time, "monotonic", lambda: real() + paused[0])
+
+    def slow(*args: Any, **options: Any) -> list[Delivery]:
+        """Its answers are there, and read a minute later."""
+        found = wait(*args, **options)
+        for one in found[:1]:
+            redis_client.execute_command("XCLAIM", one.lane, GROUP, "other", 0, one.stream_id)
+        paused[0] += 60.0
+        return found
+
+    steps.intake._stream.wait = slow  # type: ignore[method-assign]
+    steps.intake._stream.read = lambda _: []  # type: ignore[method-assign]  (the first comes while it waits)
+    admit(redis_client, keys, echoes(2, "one"), ttl_ms=600_000)
+    steps.step()
+    (held,) = steps.read
+    (taken,) = (
+        one for one in redis_client.xpending_range(keys.lanes[0], GROUP, "-", "+", 9) if one["consumer"] != b"me"
+    )
+    assert held.stream_id != taken["message_id"].decode()
+    steps.settle(1)
 
 
 def test_given_living_workers_then_the_supervisor_tells_its_own_whether_another_is_idle(

@@ -202,6 +202,14 @@ def test_what_has_one_id_in_both_lanes_is_held_twice() -> None:
     assert (len(ledger), gone) == (0, [[], [live], [bulk]])
 
 
+def test_what_was_handed_back_and_taken_again_is_not_forgotten_for_a_renewal_that_found_it_gone() -> None:
+    ledger = Ledger(10.0, lambda _a, _r: None)
+    lost, again = entry("1-0", read_at=99.0), entry("2-0", read_at=100.5)
+    ledger.add([lost, again])
+    ledger.forget([lost.place, again.place], 100.0)
+    assert ledger.held() == [again]
+
+
 def test_waiting_for_room_ends_when_there_is_some() -> None:
     ledger = Ledger(10.0, lambda _a, _r: None)
     one = entry("1-0")

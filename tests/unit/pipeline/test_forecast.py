@@ -25,7 +25,7 @@ def line(cost: tuple[float, float]) -> Callable[[int], float]:
     return lambda n: cost[0] * n + cost[1]
 
 
-IDLE = Ahead(running_s=0.0, waiting=0, decoding=0, size=64, takers=1, decode_s=0.0, run_s=line(CPU))
+IDLE = Ahead(running_s=0.0, waiting=0, decoding=0, size=64, most=64, takers=1, decode_s=0.0, run_s=line(CPU))
 
 
 def test_given_too_little_is_known_then_nobody_is_given_up() -> None:
@@ -56,9 +56,26 @@ def test_given_batches_ahead_then_each_of_them_counts_and_several_takers_share_t
     assert too_late([0.6, 0.7], replace(ahead, takers=2), contended=True) == [True, False]  # of two
 
 
-def test_given_decode_that_takes_longer_than_the_device_then_its_line_is_what_counts() -> None:
-    ahead = replace(IDLE, running_s=0.01, waiting=100, decoding=100, decode_s=0.01, size=256)
-    assert too_late([1.2, 1.3], ahead, contended=False) == [True, False]  # 0.9 of 101 times 10 ms, and the run
+def test_given_decode_that_takes_longer_than_the_device_then_its_line_is_what_counts_where_more_waits() -> None:
+    ahead = replace(IDLE, running_s=0.01, waiting=100, decoding=100, decode_s=0.01, size=256, most=256)
+    run_s = line(CPU)(256)
+    in_time = 1.25 * (1.02 + run_s)  # the second item leaves decode after 102 times 10 ms
+    assert too_late([in_time - 0.1, in_time + 0.1], ahead, contended=True) == [True, False]
+
+
+def test_given_room_for_all_and_addresses_that_took_long_then_a_picture_that_is_quick_to_decode_is_tried() -> None:
+    # What was fetched took a second each; of this one nobody knows
+    ahead = replace(IDLE, running_s=0.01, decode_s=1.0)
+    assert too_late([0.5], ahead, contended=False) == [False]
+
+
+def test_given_small_bulk_batches_then_what_is_before_a_bulk_request_counts_as_the_largest_ones_would() -> None:
+    # Of 64 live requests one batch of 64 is made, and of bulk ones batches that grow: not 32 runs of two
+    ahead = replace(IDLE, running_s=0.01, waiting=64, size=2, run_s=line(GPU))
+    takes_s = 0.01 + line(GPU)(64) + line(GPU)(2)
+    for contended, factor in ((False, 0.9), (True, 1.25)):
+        left = [factor * takes_s * 1.05, factor * takes_s * 0.8]
+        assert too_late(left, ahead, contended=contended) == [False, True]
 
 
 def test_given_a_batch_that_begins_at_once_then_as_many_go_as_have_time_for_the_run_of_all_of_them() -> None:
@@ -81,7 +98,7 @@ def test_given_a_batch_that_begins_at_once_then_as_many_go_as_have_time_for_the_
 def test_given_anything_then_there_is_one_answer_each_and_doubt_is_for_the_item_where_nothing_contends(
     left: list[float], waiting: int, running: float, size: int, takers: int, decode_s: float
 ) -> None:
-    ahead = Ahead(running, waiting, waiting // 2, size, takers, decode_s, line(GPU))
+    ahead = Ahead(running, waiting, waiting // 2, size, 2 * size, takers, decode_s, line(GPU))
     loose, strict = (too_late(left, ahead, contended=contended) for contended in (False, True))
     assert len(loose) == len(strict) == len(left)
     assert not any(given_up and not too for given_up, too in zip(loose, strict, strict=True))
@@ -122,7 +139,7 @@ class Worker:
 
     def read(self, found: list[float], now: float, ttl: float, *, contended: bool) -> None:
         running_s = max(0.0, self.expected_at - now) if self.running else 0.0
-        ahead = Ahead(running_s, len(self.forming), 0, self.size, 1, 0.0, self.run_s)
+        ahead = Ahead(running_s, len(self.forming), 0, self.size, self.size, 1, 0.0, self.run_s)
         left = [at + ttl - now for at in found]
         late = too_late(left, ahead, contended=contended) if self.sheds else [False] * len(found)
         self.given_up += sum(late)

@@ -32,3 +32,7 @@ class ServerClock:
     def now_ms(self) -> float:
         """The server's time."""
         return time.monotonic() * 1000.0 + self._offset_ms
+
+    def monotonic(self, server_ms: float) -> float:
+        """The monotonic time (s) at which the server's clock shows that."""
+        return (server_ms - self._offset_ms) / 1000.0

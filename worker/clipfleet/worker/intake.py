@@ -16,6 +16,7 @@ from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.schemas.limits import DEAD_MAX_INPUT_BYTES
 from clipfleet.schemas.request import RequestReader
 from clipfleet.worker.connection import REFUSED
+from clipfleet.worker.contention import contended
 from clipfleet.worker.entry import Entry, open_entry
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.settler import Outcome
@@ -79,10 +80,9 @@ class Intake:
         self._most_stored = 4 * config.most_batch
         self._reclaim_at = 0.0
         self._cursors = dict.fromkeys(config.keys.lanes, "-")
-        self._suspects = False
+        self._suspects = self._ensured = False
         self._blind = False  # the last look ended for want of room
-        self._ensured = False
-        self._doubt_until = 0.0
+        self._doubt_until = self._began_at = 0.0
 
     def run(self) -> None:
         """The thread's loop; ends when the process stops."""
@@ -95,7 +95,7 @@ class Intake:
                 self._patience.trouble(error)
 
     def _step(self) -> None:
-        context = self._context
+        context, self._began_at = self._context, time.monotonic()
         if not self._ensured:
             self._stream.ensure_groups()
             self._ensured = True
@@ -115,34 +115,35 @@ class Intake:
             if not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S) or self._blind:
                 return
             room = self._room()
-            found = self._read(room)
-            self._accept(found, contended=len(found) >= room)
+            self._accept(*self._read(room))
         else:
             self._accept(self._read_beside_bulk())
         self._patience.fine()
 
     # Reading ------------------------------------------------------------------------------------------------------
 
-    def _read(self, room: int) -> list[Delivery]:
-        """What is there, interactive first and a share for bulk; or the first entry that comes."""
+    def _read(self, room: int) -> tuple[list[Delivery], frozenset[str]]:
+        """What is there, interactive first and a share for bulk, or the first that comes; and where more waits."""
         interactive, bulk = self._interactive, self._bulk
         # One place cannot be divided: bulk has it each eighth time.
         reserved = max(1, room // BULK_SHARE) if room > 1 or self._passed >= BULK_SHARE - 1 else 0
         self._passed = 0 if reserved else self._passed + 1
-        found = self._stream.read({interactive: room - reserved, bulk: reserved})
+        shares = {interactive: room - reserved, bulk: reserved}
+        found = self._stream.read(shares)
         if not found and reserved == room:
             found = self._stream.read({interactive: room})
         if not found:
             then = {interactive: room - reserved - 1, bulk: min(reserved, room - 1)}
-            return self._stream.wait(BLOCK_MS, then=then)
+            found = self._stream.wait(BLOCK_MS, then=then)
+            # Nothing waited before, and one that takes the only place says nothing of others.
+            return found, contended(found, shares) if room > 1 else frozenset()
         # One lane may have had less than its share; what is left of the room goes to the other, if that had all of its.
-        of_bulk = sum(one.lane == bulk for one in found)
-        left = room - len(found)
+        of_bulk, left = sum(one.lane == bulk for one in found), room - len(found)
         if left > 0 and len(found) - of_bulk == room - reserved:
             found += self._stream.read({interactive: left})
         elif left > 0 and of_bulk == reserved:
             found += self._stream.read({bulk: left})
-        return found
+        return found, contended(found, shares)
 
     def _read_beside_bulk(self) -> list[Delivery]:
         """Live requests alone, as they come, while bulk ones take all the room.
@@ -226,8 +227,10 @@ class Intake:
 
     # Sorting out --------------------------------------------------------------------------------------------------
 
-    def _accept(self, deliveries: Sequence[Delivery], *, contended: bool = False) -> None:
-        """Hold these; ``contended``: there are likely more than there was room for."""
+    def _accept(self, deliveries: Sequence[Delivery], pressed: frozenset[str] = frozenset()) -> None:
+        """Hold these; ``pressed``: lanes in which there are likely more than there was room for."""
+        if deliveries and time.monotonic() - self._began_at > 0.0008 * self._config.lease_ms:
+            deliveries = self._stream.still_ours(deliveries)  # we may have been paused with the reply on its way
         if not deliveries:
             return
         now, reader = time.monotonic(), self._reader
@@ -253,7 +256,7 @@ class Intake:
         self._context.settler.put(outcomes)
         if works:
             self._most = max(map(self._most_of, {work.program for work in works}))
-        self._engine.submit(self._in_time(self._storable(works), contended=contended), now)
+        self._engine.submit(self._in_time(self._storable(works), pressed), now)
 
     def _cancelled(self, entries: Sequence[Entry]) -> list[bool]:
         """Which are not wanted any more. What is held must go on whatever Redis says: it is asked again later."""
@@ -274,7 +277,8 @@ class Intake:
             return Outcome(entry, error_for(ErrorCode.CANCELLED, request_id=entry.id))
         if server_ms >= entry.deadline_ms:
             # What was parked for an absent store did not simply come too late.
-            stored = self._engine.store_troubled and self._uses_store(entry)
+            engine, request = self._engine, entry.request
+            stored = engine.store_troubled and request is not None and engine.served.uses_store(request.pipeline)
             return Outcome(entry, error_for(ErrorCode.STORE_FAILED if stored else ErrorCode.EXPIRED))
         return None
 
@@ -299,20 +303,22 @@ class Intake:
             program,
             entry,
             enqueued_at=read_at - age_ms / 1000.0,
-            deadline=read_at + (entry.deadline_ms - server_ms) / 1000.0,
+            deadline=self._context.clock.monotonic(entry.deadline_ms),
             lane=BULK if entry.lane == self._bulk else INTERACTIVE,
             values=values,
         )
 
-    def _in_time(self, works: list[Work], *, contended: bool) -> list[Work]:
+    def _in_time(self, works: list[Work], pressed: frozenset[str]) -> list[Work]:
         """Answer those that would be run too late, before anything is spent on them."""
-        late = set(self._engine.forecast.hopeless(works, contended=contended))
+        forecast = self._engine.forecast
+        sure = forecast.hopeless([work for work in works if work.entry.lane not in pressed], contended=False)
+        late = {*sure, *forecast.hopeless([work for work in works if work.entry.lane in pressed], contended=True)}
         if not late:
             return works
         kept = [work for work in works if work not in late]
-        if not contended and self._context.others_idle.is_set():
+        if self._context.others_idle.is_set():
             # Redis deals entries out in turn, to who is busy as well as to who is not.
-            others = [work for work in late if self._context.left_s(work) >= HANDED_ON_AT_LEAST_S]
+            others = [work for work in sure if self._context.left_s(work) >= HANDED_ON_AT_LEAST_S]
             late.difference_update(others)
             self._hand_back([work.entry for work in others], idle_ms=self._config.lease_ms)
         text = f"{ErrorCode.EXPIRED.meaning}: it would have been, by what was ahead of it"
@@ -327,12 +333,10 @@ class Intake:
             ids = [(entry.stream_id, entry.deliveries - 1) for entry in entries if entry.lane == lane]
             try:
                 self._stream.hand_back(lane, ids, idle_ms=idle_ms)
-            except REFUSED as error:  # their leases will run out instead
+            except REFUSED as error:
                 self._patience.trouble(error)
+                self._ensured = False  # what is left in our hands is looked for, and no lease need end first
         self._context.ledger.remove(entries)
-
-    def _uses_store(self, entry: Entry) -> bool:
-        return entry.request is not None and self._engine.served.uses_store(entry.request.pipeline)
 
     def _storable(self, works: list[Work]) -> list[Work]:
         """Leave works for a full store in the queue, resting a while: embeddings must not wait behind them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -103,11 +104,15 @@ class Ledger:
             self._wake()
         self._report([], gone)
 
-    def forget(self, places: Iterable[tuple[str, str]]) -> None:
-        """These were reclaimed by another worker or settled by one."""
+    def forget(self, places: Iterable[tuple[str, str]], asked_at: float = math.inf) -> None:
+        """These were reclaimed by another worker or settled by one, as Redis said after ``asked_at`` (monotonic, s).
+
+        What was read since then is ours: it was handed back, which the supervisor had not heard of when it asked, and
+        taken again.
+        """
         with self._changed:
             entries = [self._held[one] for one in places if one in self._held]
-        self.remove(entries)
+        self.remove([entry for entry in entries if entry.read_at <= asked_at])
 
     def held(self) -> list[Entry]:
         """Everything held, oldest first."""

@@ -150,7 +150,7 @@ class Process:
                     (self._context.others_idle.set if rest[0] else self._context.others_idle.clear)()
                 elif kind == "renewed":
                     at, lost = rest
-                    self._ledger.forget((lane, one) for lane, one in lost)
+                    self._ledger.forget(((lane, one) for lane, one in lost), at)
                     self._ledger.renewed(at)
             if time.monotonic() >= stats_at:
                 stats_at = time.monotonic() + STATS_EVERY_S

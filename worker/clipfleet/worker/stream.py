@@ -183,6 +183,14 @@ class QueueStream:
             lost.update((lane, one.decode()) for one in reply)
         return lost
 
+    def still_ours(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Without what another worker has taken over, where we were slow to hear of it; leases begin now."""
+        held: dict[str, list[str]] = {}
+        for one in deliveries:
+            held.setdefault(one.lane, []).append(one.stream_id)
+        lost = self.renew(held)
+        return [one for one in deliveries if one.place not in lost]
+
     def hand_back(self, lane: str, entries: Iterable[tuple[str, int]], *, idle_ms: int) -> int:
         """Give entries back to the queue (``handback.lua``).
 

@@ -40,6 +40,7 @@ class Ahead:
         waiting: items that go before them, those in decode included.
         decoding: those of them that are in decode.
         size: items in a full batch.
+        most: items in the largest one, which those that go before them may be run in.
         takers: batches that run at a time.
         decode_s: seconds between two items that leave decode.
         run_s: seconds that a run of so many items takes at the least; None: too little is known.
@@ -49,6 +50,7 @@ class Ahead:
     waiting: int
     decoding: int
     size: int
+    most: int
     takers: int
     decode_s: float
     run_s: Callable[[int], float | None]
@@ -66,21 +68,23 @@ def too_late(left_s: Sequence[float], ahead: Ahead, *, contended: bool) -> list[
         For each item whether it is given up; False for all while too little is known.
     """
     late = [False] * len(left_s)
-    full_s = ahead.run_s(ahead.size)
-    if full_s is None:
+    full_s, most_s = ahead.run_s(ahead.size), ahead.run_s(ahead.most)
+    if full_s is None or most_s is None:
         return late
     first = 0
     while first < len(left_s):
         # One batch at a time: those that are there already, and so many of ours as fill it up.
-        batches, there = divmod(ahead.waiting + first, ahead.size)
+        there = (ahead.waiting + first) % ahead.size
         end = min(len(left_s), first + ahead.size - there)
-        starts_s = ahead.running_s + batches // ahead.takers * full_s
+        starts_s = ahead.running_s + (ahead.waiting + first) // ahead.most // ahead.takers * most_s
         places = range(first, end)
         if starts_s > 0:
-            factor = CERTAIN if contended else DOUBTFUL
             for place in places:
-                takes_s = full_s if contended else ahead.run_s(there + place - first + 1) or 0.0
-                late[place] = left_s[place] < factor * (max(starts_s, _decoded_s(ahead, place)) + takes_s)
+                if contended:
+                    late[place] = left_s[place] < CERTAIN * (max(starts_s, _decoded_s(ahead, place)) + full_s)
+                else:  # of decode a mean is known, which says little of one item: a picture is quick, an address slow
+                    takes_s = ahead.run_s(there + place - first + 1) or 0.0
+                    late[place] = left_s[place] < DOUBTFUL * (starts_s + takes_s)
         elif contended:
             _as_many_as_fit(left_s, places, there, ahead, late)
         first = end
@@ -173,6 +177,7 @@ class Forecast:
             waiting=outlook.waiting + outlook.upstream,
             decoding=outlook.upstream,
             size=outlook.size,
+            most=batcher.policy.max_batch_size,
             takers=takers,
             decode_s=decode_s,
             run_s=batcher.at_least,
