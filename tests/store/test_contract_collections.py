@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,6 +54,22 @@ def test_given_a_collection_dropped_elsewhere_when_written_to_then_it_is_made_an
 
     assert store.upsert(collection, [Row("a", vector)]) == [None]
     assert store.count(collection) == 1
+
+
+def test_given_a_collection_dropped_by_itself_or_elsewhere_when_made_anew_then_it_has_its_index_again(
+    store: Store, collection: str, vector: np.ndarray
+) -> None:
+    other = Store(StoreConfig(store._config.uri))
+    for dropping in (store, other):
+        dropping.drop(collection)
+
+        store.ensure_collection(collection, fingerprint=FINGERPRINT, dimension=DIMENSION)
+
+        with suppress(StoreUnavailable):  # it is gone
+            store.upsert(collection, [Row("a", vector)])
+        assert store.upsert(collection, [Row("a", vector)]) == [None]
+        assert store._connection.call("list_indexes", collection) == ["vector"]
+    other.close()
 
 
 def test_given_a_collection_made_anew_for_another_model_when_written_to_then_it_is_refused(

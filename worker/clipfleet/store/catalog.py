@@ -195,6 +195,8 @@ class Catalog:
             index = self._index(int(answer.get("collection_id") or 0), found)
         except Refused as error:
             if error.verdict is Verdict.MISSING:
+                # Lite gives its collections no numbers: another of this name would pass for this one.
+                self._indexes.pop(name, None)
                 return None
             raise StoreUnavailable(f"cannot describe collection {name}: {error.text}", 0.5) from error
         return replace(found, index=index)
