@@ -105,7 +105,7 @@ class Store:
             encoded, failed = encode_rows(rows, info)
             for piece in chunks(encoded):
                 self._written[info.name] = self._clock()
-                failed.update(self._write(spec, info.name, piece))
+                failed.update(self._write(spec, info, piece))
             info, written = self._catalog.after_writing(spec, info), info
         return [failed.get(position) for position in range(len(rows))]
 
@@ -282,19 +282,20 @@ class Store:
         """Close the connection; a later call opens another."""
         self._connection.close()
 
-    def _write(self, spec: Spec, name: str, piece: Sequence[Encoded]) -> dict[int, RequestFailed]:
+    def _write(self, spec: Spec, info: CollectionInfo, piece: Sequence[Encoded]) -> dict[int, RequestFailed]:
         try:
-            answer = self._connection.call("upsert", name, [row.entity for row in piece])
+            answer = self._connection.call("upsert", info.name, [row.entity for row in piece])
         except Refused as error:
-            self._catalog.forget(name)
+            self._catalog.forget(info.name)
             if error.verdict in {Verdict.MISSING, Verdict.NOT_LOADED}:
-                raise StoreUnavailable(f"collection {name} is gone; it will be made anew: {error.text}") from error
-            # Somebody may have made it anew with other columns: then no row is at fault.
-            self._catalog.ensure(spec)
+                raise StoreUnavailable(f"collection {info.name} is gone; it will be made anew: {error.text}") from error
+            if self._catalog.ensure(spec).fields != info.fields:
+                # Made anew by somebody: no row is at fault.
+                raise StoreUnavailable(f"collection {info.name} has other columns by now: {error.text}") from error
             if len(piece) == 1:
                 return dict.fromkeys(piece[0].positions, row_refused(error))
             middle = len(piece) // 2
-            return self._write(spec, name, piece[:middle]) | self._write(spec, name, piece[middle:])
+            return self._write(spec, info, piece[:middle]) | self._write(spec, info, piece[middle:])
         written = int(answer.get("upsert_count", 0))
         if written != len(piece):
             raise StoreUnavailable(f"Milvus acknowledged {written} of {len(piece)} rows")
@@ -333,7 +334,7 @@ class Store:
     def _resolved(self, name: str, call: Callable[[CollectionInfo], T], *, now: bool = False) -> T:
         """``call`` with what ``name`` stands for; ``now``: by Milvus, and not by memory, which is some seconds old.
 
-        Once more where that is another model's, or dropped, and an alias stands for another by now.
+        Once more where that does not go, and ``name`` is something else by now: switched, or made anew.
         """
         if now:
             self._catalog.forget(name)
@@ -341,9 +342,9 @@ class Store:
         try:
             return call(info)
         except RequestFailed as error:
-            if error.code is ErrorCode.MODEL_MISMATCH:
+            if error.code is ErrorCode.MODEL_MISMATCH or isinstance(error.__cause__, Refused):
                 self._catalog.forget(name)
             other = self._catalog.find(name)
-            if other.name == info.name:
+            if other == info:
                 raise
         return call(other)
