@@ -151,3 +151,15 @@ def test_given_calls_on_their_way_to_the_queue_when_it_is_closed_then_they_are_r
     assert predict.call(7, LONG) == -7
     closing.join(LONG)
     assert not closing.is_alive()
+
+
+def test_given_a_loop_that_asked_in_the_turn_in_which_it_closes_the_function_then_its_call_is_run() -> None:
+    predict = batched(max_batch_size=SIZE, max_delay=0.0)(lambda batch: [-item for item in batch])
+
+    async def main() -> int:
+        asking = asyncio.create_task(predict(7))
+        await asyncio.sleep(0)  # it has asked
+        predict.close(timeout=LONG)
+        return await asking
+
+    assert asyncio.run(main()) == -7

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from asyncio import get_running_loop
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,10 @@ class Runner:
 
     def close(self, *, drain: bool, timeout: float | None) -> None:
         """Refuse further calls, run (`drain`) or fail those that wait, and wait for the thread."""
+        with suppress(RuntimeError):  # no loop runs here
+            home = self.homes.get(get_running_loop())
+            if home is not None and home.calls:  # the loop that closes asked in this very turn
+                self.end_turn(home)
         self._queue_gathered()
         fail(self.batcher.close(drain=drain), Closed())
         self._queue_gathered()  # what came meanwhile is refused
