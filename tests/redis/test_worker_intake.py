@@ -221,6 +221,20 @@ def test_given_small_batches_then_two_for_each_call_are_held_and_of_other_reques
     assert steps.ledger.active == 32
 
 
+@pytest.mark.parametrize(("pipeline", "full"), [("echo", False), ("small", True)])
+def test_given_requests_of_large_batches_then_a_worker_is_not_full_with_as_many_as_small_ones_hold(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[..., Steps], pipeline: str, full: bool
+) -> None:
+    steps = worker(16, serve=with_small_batches)
+    admit(redis_client, keys, [Request(f"one{number}", pipeline, {"data": number}) for number in range(6)])
+    while len(steps.read) < 6:
+        steps.step()
+    busy_s, full_s = steps.ledger.times()
+    steps.settle(6)
+    assert busy_s > 0
+    assert (full_s > 0) is full
+
+
 @pytest.mark.parametrize(
     ("size", "held", "live", "bulk", "asked"),
     [

@@ -170,7 +170,8 @@ def test_the_ledger_reports_before_it_holds_and_after_it_lets_go() -> None:
 def test_the_ledger_books_the_time_in_which_it_holds_anything_and_more_than_can_be_under_way(monkeypatch: Any) -> None:
     now = [100.0]
     monkeypatch.setattr("clipfleet.worker.ledger.time.monotonic", lambda: now[0])
-    ledger = Ledger(10.0, lambda _added, _removed: None, full=2)
+    ledger = Ledger(10.0, lambda _added, _removed: None)
+    ledger.full = 2
 
     def after(seconds: float) -> tuple[float, float]:
         now[0] += seconds

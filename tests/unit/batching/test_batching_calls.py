@@ -132,3 +132,34 @@ def test_given_close_amid_calls_that_pass_through_then_each_ends_with_its_output
         thread.join(LONG)
     assert ended == [Closed] * len(threads)
     assert set(predict.stats().batches) <= {Reason.FULL, Reason.IDLE, Reason.DRAIN}
+
+
+@pytest.mark.parametrize("delay", [0.0, LONG])
+def test_given_calls_on_their_way_to_the_queue_when_it_is_closed_then_they_are_run(delay: float) -> None:
+    predict = batched(max_batch_size=SIZE, max_delay=delay)(lambda batch: [-item for item in batch])
+    runner = predict._runner
+    pull, closing = runner._pull_gathered, threading.Thread(target=predict.close)
+
+    def slow() -> list[Any]:
+        calls = pull()
+        if calls and not closing.ident:
+            closing.start()
+            closing.join(0.2)  # it would have closed the queue by now, if it could
+        return calls
+
+    runner._pull_gathered = slow  # type: ignore[method-assign]
+    assert predict.call(7, LONG) == -7
+    closing.join(LONG)
+    assert not closing.is_alive()
+
+
+def test_given_a_loop_that_asked_in_the_turn_in_which_it_closes_the_function_then_its_call_is_run() -> None:
+    predict = batched(max_batch_size=SIZE, max_delay=0.0)(lambda batch: [-item for item in batch])
+
+    async def main() -> int:
+        asking = asyncio.create_task(predict(7))
+        await asyncio.sleep(0)  # it has asked
+        predict.close(timeout=LONG)
+        return await asking
+
+    assert asyncio.run(main()) == -7

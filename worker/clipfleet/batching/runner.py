@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from asyncio import get_running_loop
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ class Runner:
     ) -> None:
         self._stage: Stage[Call] = Stage(policy, capacity=capacity, name=name)
         self.batcher: Batcher[Call] = Batcher(policy, stage=self._stage)
+        self._lock = self._stage.monitor.lock
         self._function = function
         self._load = context
         self._arguments: tuple[Any, ...] | None = () if context is None else None
@@ -106,6 +108,10 @@ class Runner:
 
     def close(self, *, drain: bool, timeout: float | None) -> None:
         """Refuse further calls, run (`drain`) or fail those that wait, and wait for the thread."""
+        with suppress(RuntimeError):  # no loop runs here
+            home = self.homes.get(get_running_loop())
+            if home is not None and home.calls:  # the loop that closes asked in this very turn
+                self.end_turn(home)
         self._queue_gathered()
         fail(self.batcher.close(drain=drain), Closed())
         self._queue_gathered()  # what came meanwhile is refused
@@ -126,10 +132,14 @@ class Runner:
         return self.batcher.stats()
 
     def _queue_gathered(self) -> None:
-        at = self._gathered_at
-        calls = self._pull_gathered()
-        if calls:
-            self._queue(calls, at)
+        if not self._gathered:
+            return
+        with self._lock:  # whoever closes the queue meanwhile finds them in it: calls that waited, and are run
+            at = self._gathered_at
+            calls = self._pull_gathered()
+            fitting, error = self._queue(calls, at)
+        if error is not None:
+            fail(calls[fitting:], error)
 
     def _pull_gathered(self) -> list[Call]:
         gathered, calls = self._gathered, list[Call]()
@@ -140,11 +150,9 @@ class Runner:
                 break
         return calls
 
-    def _queue(self, calls: list[Call], at: float) -> None:
+    def _queue(self, calls: list[Call], at: float) -> tuple[int, Exception | None]:
         # All as old as the first: none waits longer than `max_delay` from its call.
-        fitting, error = self.batcher.put_fitting(calls, enqueued_at=at)
-        if error is not None:
-            fail(calls[fitting:], error)
+        return self.batcher.put_fitting(calls, enqueued_at=at) if calls else (0, None)
 
     def _rouse(self) -> None:
         """Something is there: see that the thread does, which may not have begun."""
@@ -209,13 +217,16 @@ class Runner:
 
     def _take(self) -> Batch[Call] | None:
         """The next batch; what was gathered is one as it stands, where nobody is to wait for more."""
-        at = self._gathered_at
-        calls = self._pull_gathered()
-        if calls:
-            batch = self.batcher.pass_through(calls, enqueued_at=at)
+        if self._gathered:
+            with self._lock:
+                at = self._gathered_at
+                calls = self._pull_gathered()
+                batch = self.batcher.pass_through(calls, enqueued_at=at)
+                fitting, error = (0, None) if batch is not None else self._queue(calls, at)
             if batch is not None:
                 return batch
-            self._queue(calls, at)
+            if error is not None:
+                fail(calls[fitting:], error)
         self._taking = True  # what comes from now on is put into the batcher by its caller
         self._queue_gathered()
         return self.batcher.take()

@@ -256,6 +256,7 @@ class Intake:
         self._context.settler.put(outcomes)
         if works:
             self._most = max(map(self._most_of, {work.program for work in works}))
+            self._context.ledger.full = self._most // 2
         self._engine.submit(self._in_time(self._storable(works), pressed), now)
 
     def _cancelled(self, entries: Sequence[Entry]) -> list[bool]:
@@ -295,14 +296,13 @@ class Intake:
             return Outcome(entry, error)
         except Exception as unforeseen:  # noqa: BLE001  (a pipeline's code on a stranger's inputs)
             return Outcome(entry, incident(unforeseen, ErrorCode.INTERNAL, entry.id))
-        read_at = entry.read_at
         # Its age counts from when it was enqueued, at most max_delay ago, since older is no more overdue.
         age_ms = min(max(server_ms - entry.enqueued_ms, 0.0), self._most_delay_ms)
         return Work(
             request,
             program,
             entry,
-            enqueued_at=read_at - age_ms / 1000.0,
+            enqueued_at=entry.read_at - age_ms / 1000.0,
             deadline=self._context.clock.monotonic(entry.deadline_ms),
             lane=BULK if entry.lane == self._bulk else INTERACTIVE,
             values=values,

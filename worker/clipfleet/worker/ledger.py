@@ -28,16 +28,16 @@ class Ledger:
 
     Args:
         lease_s: how long an entry is ours without a renewal.
-        full: so many active entries are more than can be under way at a time.
         report: told of every change, ``(added, removed)``, before it takes effect for added ones: the supervisor
             renews what was reported, and must know of an entry before it is worked on.
+
+    Attributes:
+        full: so many active entries are as many as can be under way at a time, of what is read at present.
     """
 
-    def __init__(
-        self, lease_s: float, report: Callable[[list[Entry], list[Entry]], None], *, full: int = sys.maxsize
-    ) -> None:
+    def __init__(self, lease_s: float, report: Callable[[list[Entry], list[Entry]], None]) -> None:
         self._lease_s = lease_s
-        self._full = full
+        self.full = sys.maxsize
         self._busy_s = self._full_s = 0.0
         self._booked_at = time.monotonic()
         self._report = report
@@ -159,7 +159,7 @@ class Ledger:
         since, self._booked_at = now - self._booked_at, now
         if self.active:
             self._busy_s += since
-            if self.active >= self._full:
+            if self.active >= self.full:
                 self._full_s += since
 
     def _rest(self, places: Iterable[tuple[str, str]]) -> None:

@@ -34,7 +34,6 @@ from clipfleet.worker.stream import QueueStream
 from clipfleet.worker.wire import Wire
 
 if TYPE_CHECKING:
-    from clipfleet.pipeline.program import Served
     from clipfleet.worker.entry import Entry
 
 __all__ = ["collect_seldom", "main"]
@@ -67,12 +66,6 @@ def main(channel_fd: int) -> int:
     return Process(config, name, channel, assembled).run()
 
 
-def _at_once(config: WorkerConfig, served: Served) -> int:
-    """Requests that can be under way at a time, of whatever pipeline."""
-    sizes = [program.at_once for variants in served.programs.values() for program in variants.values()]
-    return min((size for size in sizes if size is not None), default=config.most_batch)
-
-
 class Process:
     """The running parts of one worker process."""
 
@@ -83,7 +76,7 @@ class Process:
         self._streams: list[QueueStream] = []
         self._began_at = time.monotonic()
         self._reporter = Reporter(channel)
-        self._ledger = Ledger(config.lease_ms / 1000.0, self._reporter.holding, full=_at_once(config, assembled.served))
+        self._ledger = Ledger(config.lease_ms / 1000.0, self._reporter.holding)
         self._settler = Settler(self._connect(), self._ledger, assembled.hooks)
         self._context = Context(
             ledger=self._ledger,
