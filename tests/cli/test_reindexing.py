@@ -191,6 +191,22 @@ def test_given_a_collection_of_these_columns_or_none_when_run_dry_then_nothing_i
     assert "Milvus could not be asked" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("begun", "into", "named"), [("", None, "a new collection"), ("", "newer", "'newer'"), ("half", None, "'half'")]
+)
+def test_given_a_reindexing_when_run_dry_then_it_names_the_collection_that_it_would_go_on_with(
+    tmp_path, capsys, begun, into, named
+):
+    with Manifest(tmp_path / "m") as manifest:
+        manifest.tell("into", begun)
+    dry_run(
+        Run("index", Flags(redis_url="redis://127.0.0.1:1")),
+        [],
+        Plan(manifest=tmp_path / "m", reindex=Reindex("live", into)),
+    )
+    assert f"would be sent to {named} for the alias 'live'" in capsys.readouterr().out
+
+
 def test_given_milvus_away_at_the_end_then_the_run_is_not_finished_and_says_so(manifest, monkeypatch):
     monkeypatch.setattr("clipfleet.cli.reindexing._PATIENCE_S", 0.2)
     settings = load(Flags(milvus_uri="http://127.0.0.1:1"), {})

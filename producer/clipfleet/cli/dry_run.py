@@ -90,6 +90,7 @@ class _Told:
         # A manifest that is not there is not made for this.
         there = plan.manifest is not None and plan.manifest.exists() and not plan.fresh
         self._manifest = _opened(plan.manifest, plan) if there and plan.manifest is not None else None
+        self._begun = "" if self._manifest is None else self._manifest.told(INTO)
         self._seen = Seen()
         self._contents = Seen()
         self._todo: Counter[Todo] = Counter()
@@ -141,7 +142,8 @@ class _Told:
 
     def _where(self) -> str:
         if (reindex := self._plan.reindex) is not None:
-            return f"{reindex.into or 'a new collection'!r} for the alias {reindex.alias!r}"
+            name = self._begun or reindex.into
+            return f"{'a new collection' if name is None else repr(name)} for the alias {reindex.alias!r}"
         return repr(self._plan.sending.collection)
 
     def _cannot_be_read(self, label: str, error: RequestFailed) -> None:
