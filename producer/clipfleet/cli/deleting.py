@@ -39,11 +39,14 @@ def by_filter(run: Run, settings: Settings, collection: str, where: str, *, yes:
     from clipfleet.cli.progress import Progress  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
-    told = _first(settings, requests.delete(filter=where, collection=collection, dry_run=True))
+    def count(expression: str) -> NewRequest:
+        return requests.delete(filter=expression, collection=collection, dry_run=True)
+
+    told = _first(settings, count(where))
     with connect(settings, lane="bulk", wait_for_worker=True) as client:
         matched = int(told.outputs["matched"])
         deleted = 0
-        tell_unknown(run.out, client, collection, where)
+        tell_unknown(run.out, client, collection, where, by=count)
         if not (yes or dry_run or run.out.can_ask):
             text = f"--filter: {_rows(matched)} of {collection!r} match, and there is no terminal to ask on"
             raise usage(text, "Give --yes to delete them; nothing was deleted.")

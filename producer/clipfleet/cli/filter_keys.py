@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.producer import requests
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clipfleet.cli.output import Output
-    from clipfleet.producer import Client
+    from clipfleet.producer import Client, NewRequest
 
 __all__ = ["keys_of", "tell_unknown"]
 
@@ -26,11 +26,20 @@ def keys_of(expression: str) -> list[str]:
     return list(dict.fromkeys(key for key in found if key is not None and key.lower() not in _WORDS))
 
 
-def tell_unknown(out: Output, client: Client, collection: str, expression: str) -> None:
-    """Name on stderr the keys that no row of a collection has."""
+def tell_unknown(
+    out: Output, client: Client, collection: str, expression: str, *, by: Callable[[str], NewRequest]
+) -> None:
+    """Name on stderr the keys that no row of a collection has.
+
+    Args:
+        out: where to.
+        client: of the fleet.
+        collection: of the rows.
+        expression: the filter.
+        by: what to ask for a filter: a request of the kind that the command makes anyway, which must change nothing.
+    """
     keys = keys_of(expression)[:_MOST]
-    asked = [requests.delete(filter=f"exists {key}", collection=collection, dry_run=True) for key in keys]
-    for key, result in zip(keys, client.map(asked), strict=True):
+    for key, result in zip(keys, client.map([by(f"exists {key}") for key in keys]), strict=True):
         # What cannot be told now is a hint less, and no more than that.
-        if result.error is None and result.outputs.get("matched") == 0:
+        if result.error is None and not (result.outputs.get("matched") or result.outputs.get("hits")):
             out.note(f"no row of {collection!r} has the key {key}: look at how it is spelled")

@@ -77,6 +77,9 @@ def search(
     def call(value: str | bytes) -> Any:
         return requests.search(**{by: value}, collection=collection, limit=limit, filter=where)  # type: ignore[arg-type]
 
+    def anything(expression: str) -> Any:
+        return requests.search("anything", collection=collection, limit=1, filter=expression)
+
     tally, hits = Tally(run.out), 0
     with run.fleet(store=True) as settings, connect(settings) as client:
         for group in groups:
@@ -87,7 +90,7 @@ def search(
                 hits += 0 if answer.result is None or answer.error is not None else len(answer.result.hits)
                 began = time.monotonic()
         if where is not None and not hits:
-            tell_unknown(run.out, client, collection, where)
+            tell_unknown(run.out, client, collection, where, by=anything)
     return tally.end()
 
 
