@@ -169,6 +169,11 @@ def test_given_a_running_fleet_when_pictures_are_indexed_then_each_is_found_by_i
     where = f'name == "{names[7]}"'
     done = cli("search", "anything", "--filter", where, "--json", "--collection", "some", cwd=up.folder)
     assert [hit["id"] for hit in done.lines[0]["hits"]] == [names[7]]
+    where = f'nmae == "{names[7]}" and path != ""'
+    done = cli("search", "anything", "--filter", where, "--json", "--collection", "some", cwd=up.folder)
+    assert (done.code, done.lines[0]["hits"]) == (0, [])
+    assert "no row of 'some' has the key nmae: look at how it is spelled" in done.err
+    assert "the key path" not in done.err
 
 
 def test_given_a_running_fleet_when_a_picture_is_embedded_then_its_vector_is_the_clients_own(cli, up):
