@@ -9,16 +9,13 @@ One owner calls it and passes the time in (seconds of any one monotonic clock). 
    for which it pays to wait: all that are there wait for the next one, and a run costs its constant part once less.
 
 A *sibling* is an item that was announced (read for this stage, being decoded) before the first item of the queue
-had left decode. Without the wait for siblings a backlog, all of whose items are overdue, would run one by one as
-each leaves decode. Later readings do not count, so a steady trickle cannot stretch the wait for ever, and only the
-arrival of a sibling renews it, so one that hangs costs at most one horizon. The horizon is one full run of the
-model or `max_delay`, whichever is longer: a sibling that comes later than that is better off in the next batch. An
-interactive item that is due waits for interactive siblings alone.
+had left decode. Without it a backlog, all overdue, would run one by one as each leaves decode. Later readings do not
+count: a trickle cannot stretch the wait for ever; only a sibling that arrives renews it: one that hangs costs one
+horizon (one full run or `max_delay`, the longer one: who comes later is better off in the next batch). An interactive
+item that is due waits for interactive siblings alone.
 
 With `bulk_batch_s` the lanes are told apart, so that a live query waits for one bulk batch at the most:
-
-- bulk items run as many at a time as take so long by the learnt cost, less a part in `bulk_share`, and that many are a
-  full batch;
+- so many bulk items as take so long by the learnt cost, less a part in `bulk_share`, run at a time: a full batch;
 - interactive items that are due run in a batch of their own, in which bulk has its share (one place in `bulk_share`),
   and beyond it only what lengthens the run by that part: so both waits together are no more than `bulk_batch_s`;
 - those that are not due yet ride along with a bulk batch that is full.

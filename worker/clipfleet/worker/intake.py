@@ -9,23 +9,21 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from clipfleet.batching import Lane as Priority
-from clipfleet.pipeline.engine import incident
-from clipfleet.pipeline.work import Work
-from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
-from clipfleet.schemas.limits import DEAD_MAX_INPUT_BYTES
+from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.schemas.request import RequestReader
 from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.contention import contended
 from clipfleet.worker.entry import Entry, open_entry
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.settler import Outcome
+from clipfleet.worker.sorting import Sorting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clipfleet.pipeline.engine import Engine
     from clipfleet.pipeline.program import Program
+    from clipfleet.pipeline.work import Work
     from clipfleet.worker.config import WorkerConfig
     from clipfleet.worker.context import Context
     from clipfleet.worker.stream import Delivery
@@ -44,7 +42,6 @@ FIRST_LULL_MS, MOST_LULL_MS = 1, 8
 PARK_MS = 1_000
 # What another worker that is idle may still do in time: it is found there within a second.
 HANDED_ON_AT_LEAST_S = 2.0
-INTERACTIVE, BULK = Priority.INTERACTIVE, Priority.BULK
 # A parked request rests for PARK_MS and is found again by a look that comes every RECLAIM_EVERY_S.
 PARKED_AT_MOST_S = 2.5
 # A read that was blocked when its connection went may be given something for BLOCK_MS more; two looks see it.
@@ -63,8 +60,7 @@ class Intake:
     def __init__(self, config: WorkerConfig, context: Context, engine: Engine) -> None:
         self._config = config
         self._keys = config.keys
-        self._most_delay_ms = config.most_delay_ms
-        self._served = engine.served
+        self._sorting = Sorting(config, context.clock, engine)
         self._reader = RequestReader(config.keys, config.max_request_bytes)
         self._interactive, self._bulk = config.keys.lanes
         self._context = context
@@ -239,20 +235,7 @@ class Intake:
             for lane, stream_id, fields, count in deliveries
         ]
         self._context.ledger.add(entries)
-        cancelled = self._cancelled(entries)
-        outcomes: list[Outcome] = []
-        works: list[Work] = []
-        server_ms, most, plan = self._context.clock.now_ms(), self._config.max_deliveries, self._plan
-        for entry, unwanted in zip(entries, cancelled, strict=True):
-            found: Work | Outcome | None = None
-            if unwanted or entry.invalid is not None or entry.deliveries > most or server_ms >= entry.deadline_ms:
-                found = self._verdict(entry, server_ms, unwanted=unwanted)
-            if found is None:
-                found = plan(entry, server_ms)
-            if type(found) is Work:
-                works.append(found)
-            elif type(found) is Outcome:
-                outcomes.append(found)
+        works, outcomes = self._sorting.sort(entries, self._cancelled(entries))
         self._context.settler.put(outcomes)
         if works:
             self._most = max(map(self._most_of, {work.program for work in works}))
@@ -266,47 +249,6 @@ class Intake:
         except REFUSED as error:
             self._patience.trouble(error)
             return [False] * len(entries)
-
-    def _verdict(self, entry: Entry, server_ms: float, *, unwanted: bool) -> Outcome | None:
-        """How an entry ends without being run, or None."""
-        if entry.deliveries > self._config.max_deliveries:
-            text = f"{ErrorCode.POISONED.meaning} ({entry.deliveries - 1} times)"
-            return Outcome(entry, error_for(ErrorCode.POISONED, text, request_id=entry.id), bury=True)
-        if entry.invalid is not None:
-            return Outcome(entry, entry.invalid, bury=True)
-        if unwanted:
-            return Outcome(entry, error_for(ErrorCode.CANCELLED, request_id=entry.id))
-        if server_ms >= entry.deadline_ms:
-            # What was parked for an absent store did not simply come too late.
-            engine, request = self._engine, entry.request
-            stored = engine.store_troubled and request is not None and engine.served.uses_store(request.pipeline)
-            return Outcome(entry, error_for(ErrorCode.STORE_FAILED if stored else ErrorCode.EXPIRED))
-        return None
-
-    def _plan(self, entry: Entry, server_ms: float) -> Work | Outcome:
-        """What is to be run for an entry, or why nothing can be."""
-        if len(entry.payload) > DEAD_MAX_INPUT_BYTES:
-            entry.payload = b""  # needed for dead letters alone, also of what cannot be answered
-        request = entry.request
-        assert request is not None  # noqa: S101  (an entry without a request has a verdict)
-        try:
-            program = self._served.program(request.pipeline, request.inputs)
-            values = program.read_inputs(request.inputs, request.options)
-        except RequestFailed as error:
-            return Outcome(entry, error)
-        except Exception as unforeseen:  # noqa: BLE001  (a pipeline's code on a stranger's inputs)
-            return Outcome(entry, incident(unforeseen, ErrorCode.INTERNAL, entry.id))
-        # Its age counts from when it was enqueued, at most max_delay ago, since older is no more overdue.
-        age_ms = min(max(server_ms - entry.enqueued_ms, 0.0), self._most_delay_ms)
-        return Work(
-            request,
-            program,
-            entry,
-            enqueued_at=entry.read_at - age_ms / 1000.0,
-            deadline=self._context.clock.monotonic(entry.deadline_ms),
-            lane=BULK if entry.lane == self._bulk else INTERACTIVE,
-            values=values,
-        )
 
     def _in_time(self, works: list[Work], pressed: frozenset[str]) -> list[Work]:
         """Answer those that would be run too late, before anything is spent on them."""
