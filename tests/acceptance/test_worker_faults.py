@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -12,7 +14,9 @@ import pytest
 from clipfleet.schemas.errors import ErrorCode
 from clipfleet.schemas.request import Request
 from clipfleet.schemas.result import decode_result
+from clipfleet.worker.process import GIVE_WAY
 from support.fleet import admit, results
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,3 +157,20 @@ def test_a_worker_that_differs_from_the_fleet_refuses_to_start(
     other = start_worker(ready=False, capacity=600)
     assert other.process.wait(30) == 1
     assert "capacity is '500' there and '600' here" in other.log
+
+
+def test_given_a_cpu_then_what_computes_on_it_lets_go_first_what_reads_and_answers(
+    start_worker: Callable[..., WorkerProcess],
+) -> None:
+    worker = start_worker(decode_threads=3)
+    pid, ours = worker.child().pid, os.getpriority(os.PRIO_PROCESS, 0)
+
+    def nice() -> Counter[int] | None:
+        threads = [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
+        found = Counter(os.getpriority(os.PRIO_PROCESS, thread) - ours for thread in threads)
+        return found if found[GIVE_WAY] else None  # they are started once it is told to go
+
+    # Those that decode and those of the device; not those that read, settle, and decode what is asked live
+    found = wait_until(nice, 20, "threads that let others go first")
+    assert set(found) == {0, GIVE_WAY}
+    assert os.getpriority(os.PRIO_PROCESS, pid) == ours

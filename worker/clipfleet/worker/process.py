@@ -66,6 +66,11 @@ def main(channel_fd: int) -> int:
     return Process(config, name, channel, assembled).run()
 
 
+# On a CPU decoding and model calls take all cores for as long as there is work. What answers on this machine (Redis,
+# Milvus, callers, the threads that read and settle) needs little of them, but at once: a live query takes many turns.
+GIVE_WAY = 5
+
+
 class Process:
     """The running parts of one worker process."""
 
@@ -93,6 +98,7 @@ class Process:
             threads=assembled.decode_threads,
             rows=4 * config.most_batch,
             most_s=config.max_run_s,
+            nice=GIVE_WAY if assembled.facts["device"] == "cpu" else 0,
         )
         self._intake = Intake(config, self._context, self._engine)
 

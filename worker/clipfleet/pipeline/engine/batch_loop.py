@@ -43,7 +43,12 @@ class BatchLoop:
         host: who runs the engine.
         advance: takes each task's outcome.
         drop: takes the tasks whose request has its verdict.
+
+    Attributes:
+        computes: whether it takes a core for long; else it waits for others.
     """
+
+    computes = False
 
     def __init__(
         self,

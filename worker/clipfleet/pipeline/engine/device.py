@@ -23,6 +23,8 @@ __all__ = ["DeviceLoop"]
 class DeviceLoop(BatchLoop):
     """Runs the stages of one resource, one batch at a time; arguments as for ``BatchLoop``."""
 
+    computes = True
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._isolators = {

@@ -53,6 +53,7 @@ class Engine:
         threads: size of the shared pool.
         rows: rows below requests that may be live at once.
         most_s: seconds after which a call that has no timeout and holds a pool's thread ends it all; None: never.
+        nice: how far threads that compute let others of the machine go first, as for ``start_thread``.
 
     Attributes:
         served: as given.
@@ -60,9 +61,17 @@ class Engine:
     """
 
     def __init__(
-        self, served: Served, host: Host, *, threads: int, rows: int = 256, most_s: float | None = None
+        self,
+        served: Served,
+        host: Host,
+        *,
+        threads: int,
+        rows: int = 256,
+        most_s: float | None = None,
+        nice: int = 0,
     ) -> None:
         self.served = served
+        self._nice = nice
         self._host = host
         self._rows = Rows(rows, host)
         self._groups: dict[str, BatcherGroup] = {}
@@ -107,7 +116,7 @@ class Engine:
             finally:
                 loop.leash.ended.set()
 
-        start_thread(loop.name, run, self._host.crashed)
+        start_thread(loop.name, run, self._host.crashed, nice=self._nice if loop.computes else 0)
 
     def stop(self) -> None:
         """Finish what runs, drop what waits (a worker's leases are still held: it hands it back), and return."""

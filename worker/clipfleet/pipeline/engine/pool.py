@@ -87,6 +87,7 @@ class PoolThread:
         self.pool = pool
         self.instance = instance
         self.express = express
+        self.computes = not express
         self.name = f"{pool.name or 'prepare'}-{'express' if express else instance}"
         self.leash = Leash()
         self._spent_s = 0.0  # on the items of the present chunk
