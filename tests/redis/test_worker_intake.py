@@ -221,6 +221,27 @@ def test_given_small_batches_then_two_for_each_call_are_held_and_of_other_reques
     assert steps.ledger.active == 32
 
 
+def test_given_a_bulk_run_of_small_batches_then_live_requests_of_large_ones_neither_swell_it_nor_wait_for_it(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[..., Steps], leftovers: Leftovers
+) -> None:
+    leftovers.expected("the backlog is not run to its end")
+    steps = worker(16, serve=with_small_batches)
+    bulk = [Request(f"bulk{number}", "small", {"data": number}) for number in range(200)]
+    admit(redis_client, keys, bulk, lane=Lane.BULK)
+    steps.step()
+    for turn in range(5):
+        # When live requests come again and again, each is read at once, though bulk has taken all the room
+        admit(redis_client, keys, [Request(f"live{turn}", "echo", {"data": turn})], lane=Lane.INTERACTIVE)
+        for _ in range(4):
+            if f"live{turn}" not in {entry.id for entry in steps.read}:
+                steps.step()
+        assert steps.read[-1].id == f"live{turn}"
+        # And of the bulk run no more is held than its own batches are worth
+        assert steps.ledger.active_in(keys.lanes[1]) <= 8
+        steps.settle(3)
+        steps.step()
+
+
 @pytest.mark.parametrize(("pipeline", "full"), [("echo", False), ("small", True)])
 def test_given_requests_of_large_batches_then_a_worker_is_not_full_with_as_many_as_small_ones_hold(
     redis_client: redis.Redis, keys: QueueKeys, worker: Callable[..., Steps], pipeline: str, full: bool

@@ -70,7 +70,7 @@ class Intake:
         self._ceiling = 2 * config.most_batch
         # Until it is known what the queue holds: what takes longest.
         programs = [one for variants in engine.served.programs.values() for one in variants.values()]
-        self._most = min(map(self._most_of, programs), default=self._ceiling)
+        self._most = dict.fromkeys(config.keys.lanes, min(map(self._most_of, programs), default=self._ceiling))
         self._lull_ms = 0
         self._passed = 0  # times that the only free place went to a live request since bulk last had its share
         self._most_stored = 4 * config.most_batch
@@ -108,7 +108,7 @@ class Intake:
             self._lull_ms = 0
             # Where there is more than can be done all room is taken again at once. So what waits to be taken over has
             # the first look at it: else it would wait for the end of the backlog, and expire.
-            if not context.ledger.wait_active(self._most - 1, RECLAIM_EVERY_S) or self._blind:
+            if not context.ledger.wait_active(self._limit() - 1, RECLAIM_EVERY_S) or self._blind:
                 return
             room = self._room()
             self._accept(*self._read(room))
@@ -148,7 +148,7 @@ class Intake:
         """
         if self._lull_ms == 0:
             self._lull_ms = FIRST_LULL_MS
-            if self._context.ledger.wait_active(self._most - 1, FIRST_LULL_MS / 1000.0):
+            if self._context.ledger.wait_active(self._limit() - 1, FIRST_LULL_MS / 1000.0):
                 return []
         lull_ms, self._lull_ms = self._lull_ms, min(2 * self._lull_ms, MOST_LULL_MS)
         return self._stream.wait(lull_ms, self._config.keys.lanes[:1], self._room_beside_bulk())
@@ -160,14 +160,19 @@ class Intake:
         """
         return self._ceiling if program.at_once is None else min(self._ceiling, 2 * program.at_once)
 
+    def _limit(self) -> int:
+        """Requests that are held at a time: as many as of the smallest batches that are under way."""
+        active_in, most = self._context.ledger.active_in, self._most
+        return min((most[lane] for lane in most if active_in(lane)), default=min(most.values()))
+
     def _room(self) -> int:
-        return self._most - self._context.ledger.active
+        return self._limit() - self._context.ledger.active
 
     def _room_beside_bulk(self) -> int:
         """Room that live requests have where bulk has none: of live ones alone no more than two batches are held."""
-        ledger, (interactive, _) = self._context.ledger, self._config.keys.lanes
-        reserve = max(1, self._most // BULK_SHARE)
-        return max(0, min(self._most - ledger.active_in(interactive), self._most + reserve - ledger.active))
+        ledger, live = self._context.ledger, self._most[self._interactive]
+        reserve = max(1, live // BULK_SHARE)
+        return max(0, min(live - ledger.active_in(self._interactive), self._ceiling + reserve - ledger.active))
 
     def _reclaim(self) -> None:
         """Take over entries whose lease ran out: handed back ones as far as there is room, suspects one by one.
@@ -238,8 +243,10 @@ class Intake:
         works, outcomes = self._sorting.sort(entries, self._cancelled(entries))
         self._context.settler.put(outcomes)
         if works:
-            self._most = max(map(self._most_of, {work.program for work in works}))
-            self._context.ledger.full = self._most // 2
+            found = {(work.entry.lane, work.program) for work in works}
+            for lane in {lane for lane, _ in found}:
+                self._most[lane] = max(self._most_of(program) for at, program in found if at == lane)
+            self._context.ledger.full = self._limit() // 2
         self._engine.submit(self._in_time(self._storable(works), pressed), now)
 
     def _cancelled(self, entries: Sequence[Entry]) -> list[bool]:
