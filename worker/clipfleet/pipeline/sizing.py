@@ -17,6 +17,7 @@ __all__ = ["worthwhile"]
 
 # What a worker spends on a batch besides the call: asking about leases and cancels, settling, waking threads.
 BESIDES_S = 0.002
+LEAST = 4  # where a noise hides what company brings: three others are soon over, and are not there when nobody asks
 
 
 def worthwhile(runs: Sequence[Callable[..., Any]], sample: Any, most: int, *, one_thread: bool) -> int:
@@ -54,4 +55,6 @@ def worthwhile(runs: Sequence[Callable[..., Any]], sample: Any, most: int, *, on
         def cost(size: int) -> float:
             return sum(threads.map(run, runs, [size] * len(runs))) / len(runs)
 
-        return knee(measured(cost, most), most, BESIDES_S)
+        costs = measured(cost, most)
+    least = min([LEAST, *(size // 2 for size, seconds in costs.items() if seconds == math.inf)])
+    return min(most, max(least, knee(costs, most, BESIDES_S)))
