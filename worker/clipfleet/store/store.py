@@ -23,6 +23,7 @@ from clipfleet.store.scan import scan
 from clipfleet.store.searching import nearest, search_request
 from clipfleet.store.sketch import unchanged
 from clipfleet.store.spec import Spec, mismatch
+from clipfleet.store.turns import Turns
 from clipfleet.store.types import (
     MAX_LIMIT,
     CollectionInfo,
@@ -57,6 +58,7 @@ class Store:
         self._clock = clock
         self._specs: dict[str, Spec] = {}
         self._written: dict[str, float] = {}
+        self._turns = Turns(self._catalog.is_lite)
 
     def ensure_collection(
         self, name: str, *, fingerprint: str, dimension: int, fields: Sequence[Field] = ()
@@ -243,15 +245,10 @@ class Store:
         self._specs.pop(name, None)
 
     def probe(self) -> str:
-        """Ask for the version, and search each collection in use.
-
-        After a restart Milvus says that it is healthy long before it answers searches.
+        """Ask for the version, and search each collection in use: after a restart these are not ready for long.
 
         Returns:
-            The server's version, ``milvus_lite-3.2.2`` or ``v2.3.5``.
-
-        Raises:
-            StoreUnavailable: it is not ready.
+            The server's version, ``milvus_lite-3.2.2`` or ``v2.3.5``; raises ``StoreUnavailable`` until it is ready.
         """
         version = str(self._connection.call("get_server_version"))
         for name, spec in tuple(self._specs.items()):
@@ -262,8 +259,7 @@ class Store:
     def flush_quiet(self, quiet_s: float = 2.0) -> list[str]:
         """On Milvus Lite, flush the collections that this store wrote to and has left alone for ``quiet_s`` seconds.
 
-        For the idle moments of whoever writes, never per batch: a search reads unflushed rows one by one (some 30 us of
-        CPU each at 256 dimensions), of which ``lite`` leaves few while writes go on. A server does it by itself.
+        For idle moments, never per batch: a search reads unflushed rows one by one. A server does it by itself.
 
         Returns:
             The collections flushed.
@@ -283,6 +279,7 @@ class Store:
         self._connection.close()
 
     def _write(self, spec: Spec, info: CollectionInfo, piece: Sequence[Encoded]) -> dict[int, RequestFailed]:
+        self._turns.await_write()
         try:
             answer = self._connection.call("upsert", info.name, [row.entity for row in piece])
         except Refused as error:
@@ -302,7 +299,10 @@ class Store:
         return {}
 
     def _search(self, name: str, request: dict[str, Any], queries: list[Any]) -> list[Any]:
-        return list(self._catalog.loaded(name, lambda: self._connection.call("search", name, data=queries, **request)))
+        with self._turns.searching():
+            return list(
+                self._catalog.loaded(name, partial(self._connection.call, "search", name, data=queries, **request))
+            )
 
     def _having(self, name: str, ids: Sequence[str], fields: list[str], *, now: bool = False) -> list[Any]:
         def query(info: CollectionInfo) -> list[Any]:

@@ -68,7 +68,7 @@ def main(channel_fd: int) -> int:
 
 # On a CPU decoding and model calls take all cores for as long as there is work. What answers on this machine (Redis,
 # Milvus, callers, the threads that read and settle) needs little of them, but at once: a live query takes many turns.
-GIVE_WAY = 5
+GIVE_WAY = 10
 
 
 class Process:
