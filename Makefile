@@ -11,8 +11,8 @@ export OMP_WAIT_POLICY ?= passive
 # The tests start hundreds of processes: each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# They wait for processes about half of their time: one more at once than there are cores.
-AT_ONCE ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# They wait for processes about half of their time: one more at once than there are cores. (nproc heeds OMP_NUM_THREADS.)
+AT_ONCE ?= $(shell expr $$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2) + 1)
 QUICK := not (chaos or browser or torch or fuzz or gpu or milvus_server or node or celery or slow)
 
 .PHONY: help demo test lint bench chaos fuzz audit clean

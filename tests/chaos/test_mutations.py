@@ -88,8 +88,8 @@ MUTATIONS = [
     ),
     Mutation(
         "max_deliveries",
-        f"{WORKER}/intake.py",
-        "if entry.deliveries > self._config.max_deliveries:",
+        f"{WORKER}/sorting.py",
+        "if entry.deliveries > self._most_deliveries:",
         "if entry.deliveries > 1_000:",
         "tests/chaos/test_poison.py -k oomkill",
     ),
