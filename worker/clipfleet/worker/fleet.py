@@ -172,8 +172,10 @@ class Fleet:
         living = self._wire.command("ZRANGEBYSCORE", keys.workers, int(seconds) * 1000 - ALIVE_MS, "+inf")
         # Whoever may write to this Redis may have put any name and any rate there.
         names = [name for name in map(_text, living) if NAME.match(name)]
-        told = self._wire.batch([("HMGET", keys.worker(name), "rate", "held") for name in names])
-        figures = {name: one for name, one in zip(names, told, strict=True) if isinstance(one, list)}
+        # (Not HMGET: users of a Redis with rights of their own were given HGET.)
+        told = self._wire.batch([("HGET", keys.worker(name), what) for name in names for what in ("rate", "held")])
+        told = [None if isinstance(one, Exception) else one for one in told]
+        figures = dict(zip(names, zip(told[::2], told[1::2], strict=True), strict=True))
         idle = {name for name, (_, held) in figures.items() if held == b"0"}
         for child in children:
             child.hear_of_idle(bool(idle - {child.name}))
