@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
+from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from clipfleet.store import Store, StoreConfig, StoreUnavailable
+from clipfleet.store import Store, StoreConfig, StoreUnavailable, retrying
 from clipfleet.store.lite import LiteServer
 from store.milvus_server import MilvusServer, Unobtainable, is_unpacked
 from support.waiting import wait_until
@@ -87,8 +89,17 @@ def name(uri: str) -> Iterator[str]:
 @pytest.fixture
 def collection(store: Store, name: str) -> str:
     """An empty collection of model-a with 8 dimensions and no declared fields."""
-    store.ensure_collection(name, fingerprint=FINGERPRINT, dimension=DIMENSION)
+    make(store, name, FINGERPRINT)
     return name
+
+
+def make(store: Store, name: str, fingerprint: str) -> None:
+    """A collection, however long the store takes for the first one on a busy machine."""
+    retrying(
+        lambda: store.ensure_collection(name, fingerprint=fingerprint, dimension=DIMENSION),
+        deadline=time.monotonic() + 60,
+        stop=Event(),
+    )
 
 
 @pytest.fixture

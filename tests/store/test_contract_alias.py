@@ -12,7 +12,7 @@ import pytest
 
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
 from clipfleet.store import Field, Row, Store, StoreConfig, retrying
-from store.conftest import DIMENSION
+from store.conftest import DIMENSION, make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ def pair(store: Store) -> Iterator[tuple[str, str, str]]:
     """An alias that nobody has used, and two collections, of model-a and of model-b."""
     alias, *names = (f"{kind}_{uuid.uuid4().hex[:12]}" for kind in ("alias", "one", "two"))
     for name, model in zip(names, ("model-a", "model-b"), strict=True):
-        store.ensure_collection(name, fingerprint=model, dimension=DIMENSION)
+        make(store, name, model)
         store.upsert(name, [Row("same", unit(0), {"of": model})])
     yield alias, names[0], names[1]
     store._connection.call("drop_alias", alias)
