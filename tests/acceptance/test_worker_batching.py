@@ -46,13 +46,13 @@ def test_a_backlog_with_slow_decode_runs_in_full_batches(
 def test_a_lone_request_waits_for_company_as_long_as_it_was_told(
     redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    start_worker(max_delay_ms=50)
+    start_worker(max_delay_ms=400)
     admit(redis_client, keys, [Request("warm", "embed_text", {"text": "warm"})])
     results(redis_client, keys, ["warm"])
     admit(redis_client, keys, [Request("lone", "embed_text", {"text": "lone"})])
     timing = decode_result(results(redis_client, keys, ["lone"])["lone"][0]).timing
-    # 50 ms since enqueue and its run; what was waited is said in the result and needs no stopwatch here
-    assert 49 <= timing["age"] - timing["run"] < 50 + 25
+    # So long since enqueue, and its run; what was waited is said in the result. (Not twice, however busy the machine is.)
+    assert 399 <= timing["age"] - timing["run"] < 2 * 400
 
 
 def test_without_a_delay_a_lone_request_runs_at_once(
