@@ -51,7 +51,7 @@ def test_a_lone_request_waits_for_company_as_long_as_it_was_told(
     results(redis_client, keys, ["warm"])
     admit(redis_client, keys, [Request("lone", "embed_text", {"text": "lone"})])
     timing = decode_result(results(redis_client, keys, ["lone"])["lone"][0]).timing
-    # So long since enqueue, and its run; what was waited is said in the result. (Not twice, however busy the machine is.)
+    # So long since enqueue, and its run; the result says what was waited. (Not twice, however busy the machine is.)
     assert 399 <= timing["age"] - timing["run"] < 2 * 400
 
 
