@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clipfleet.cli.settings import Settings
-    from clipfleet.store import Field, Store
+    from clipfleet.store import CollectionInfo, Field, Store
 
-__all__ = ["check_columns", "declare", "fields_of", "parse_fields"]
+__all__ = ["carried", "check_columns", "declare", "fields_of", "parse_fields"]
 
 _FIELD: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,63})[:=](\w+)", re.ASCII)
 
@@ -50,6 +50,12 @@ def fields_of(fields: Mapping[str, str]) -> list[Field]:
         return [Field(name, kind) for name, kind in fields.items()]  # type: ignore[arg-type]
     except RequestFailed as error:
         raise usage(f"--field: {error.message}") from None
+
+
+def carried(old: CollectionInfo | None, fields: Mapping[str, str]) -> dict[str, str]:
+    """The columns of a new collection: the old one's, else filters on them would be slow all at once, and these."""
+    kept: dict[str, str] = {} if old is None else {field.name: str(field.type) for field in old.fields}
+    return {**kept, **fields}
 
 
 def check_columns(store: Store, collection: str, fields: Sequence[Field]) -> None:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.cli.declaring import check_columns, fields_of
+from clipfleet.cli.declaring import carried, check_columns, fields_of
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.index_manifest import INTO, check_place
 from clipfleet.cli.local import find_live
 from clipfleet.cli.milvus import opened
-from clipfleet.cli.reindexing import check_names, columns
+from clipfleet.cli.reindexing import check_names
 from clipfleet.cli.settings import load
 from clipfleet.index import Failure, Item, Manifest, Skip, typed
 from clipfleet.index.manifest import Todo, decide, signature
@@ -78,7 +78,7 @@ def _checked(settings: Settings, plan: Plan) -> Plan:
         if plan.manifest is not None and plan.manifest.exists() and not plan.fresh:
             with Manifest(plan.manifest) as manifest:
                 begun = manifest.told(INTO)
-        return replace(plan, fields=columns(check_names(store, plan.reindex, begun), plan.fields))
+        return replace(plan, fields=carried(check_names(store, plan.reindex, begun), plan.fields))
 
 
 class _Told:

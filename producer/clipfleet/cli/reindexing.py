@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
-from clipfleet.cli.declaring import declare, fields_of
+from clipfleet.cli.declaring import carried, declare, fields_of
 from clipfleet.cli.index_arguments import check_patterns
 from clipfleet.cli.index_manifest import INTO, WHERE
 from clipfleet.cli.milvus import opened
@@ -28,7 +28,6 @@ from clipfleet.index import Manifest, ManifestError
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from clipfleet.cli.indexing import Plan
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from clipfleet.index import Report
     from clipfleet.store import CollectionInfo, Store
 
-__all__ = ["Reindex", "begin", "check_names", "columns", "reindexing", "settle", "switch_run"]
+__all__ = ["Reindex", "begin", "check_names", "reindexing", "settle", "switch_run"]
 
 _BEFORE: Final = "before"  # in the manifest: what the alias stood for before it was switched
 _STOOD: Final = "stood"  # what the alias is known to have stood for last; "" = unknown
@@ -107,7 +106,7 @@ def begin(run: Run, settings: Settings, plan: Plan, asked: Reindex, manifest: Ma
             manifest.tell(INTO, new)
             manifest.tell(_STOOD, _NOTHING if old is None else old.name)
             manifest.flush()
-        plan = replace(plan, fields=columns(old, plan.fields))
+        plan = replace(plan, fields=carried(old, plan.fields))
         if fields := fields_of(plan.fields):
             declare(store, settings, new, fields)
     stands = "which is not there yet" if old is None else f"which stands for {old.name!r} until then"
@@ -138,12 +137,6 @@ def check_names(store: Store, asked: Reindex, begun: str) -> CollectionInfo | No
     if not begun and asked.into is not None and store.describe(asked.into) is not None:
         raise usage(f"--into {asked.into}: there is such a collection or alias already", "Name one that is not there.")
     return old
-
-
-def columns(old: CollectionInfo | None, fields: Mapping[str, str]) -> dict[str, str]:
-    """Those of a new collection: what the old one has, else filters on it would be slow all at once, and these."""
-    kept: dict[str, str] = {} if old is None else {field.name: field.type for field in old.fields}
-    return {**kept, **fields}
 
 
 def _no_alias(name: str) -> ClipfleetError:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from clipfleet.cli.declaring import declare
+from clipfleet.cli.declaring import carried, declare
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.tasks.settings import settings
 
@@ -56,8 +56,7 @@ def stood(plan: Plan) -> Plan:
             raise ValueError(f"{plan.alias!r} is a collection itself, and Milvus gives no alias the name of one")
         if store.describe(plan.collection) is not None:
             raise ValueError(f"there is a collection or alias {plan.collection!r} already: name one that is not there")
-    kept = {} if old is None else {field.name: str(field.type) for field in old.fields}
-    plan = replace(plan, fields={**kept, **plan.fields}, before="" if old is None else old.name)
+    plan = replace(plan, fields=carried(old, plan.fields), before="" if old is None else old.name)
     _columns(plan)
     return plan
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from clipfleet.schemas.errors import ErrorCode, error_for
@@ -197,13 +198,14 @@ class Catalog:
         try:
             answer = self._connection.call("describe_collection", check_collection_name(name))
             name = str(answer.get("collection_name") or name)
-            index = self._index_of(int(answer.get("collection_id") or 0), read_description(name, answer, ""))
+            found = read_description(name, answer, "")
+            index = self._index_of(int(answer.get("collection_id") or 0), found)
         except Refused as error:
             if error.verdict is Verdict.MISSING:
                 self.forget(name)
                 return None
             raise StoreUnavailable(f"cannot describe collection {name}: {error.text}", 0.5) from error
-        return read_description(name, answer, index)
+        return replace(found, index=index)
 
     def _stands_for(self, alias: str) -> str:
         try:

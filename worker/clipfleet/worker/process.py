@@ -40,6 +40,9 @@ __all__ = ["collect_seldom", "main"]
 
 log = logging.getLogger(__name__)
 STATS_EVERY_S = 1.0
+# On a CPU decoding and model calls take all cores for as long as there is work. What answers on this machine (Redis,
+# Milvus, callers, the threads that read and settle) needs little of them, but at once: a live query takes many turns.
+GIVE_WAY = 10
 COLLECT_AFTER = 10_000  # objects, from Python's 700: a batch in flight has more than that, and none of it is garbage
 
 
@@ -64,11 +67,6 @@ def main(channel_fd: int) -> int:
     collect_seldom()
     channel.send("ready", assembled.facts)
     return Process(config, name, channel, assembled).run()
-
-
-# On a CPU decoding and model calls take all cores for as long as there is work. What answers on this machine (Redis,
-# Milvus, callers, the threads that read and settle) needs little of them, but at once: a live query takes many turns.
-GIVE_WAY = 10
 
 
 class Process:

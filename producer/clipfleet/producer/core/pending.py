@@ -30,7 +30,8 @@ class Stage(IntEnum):
     DONE = 3  # ``ending`` is set
 
 
-_CALLING, _DONE = Stage.CALLING, Stage.DONE  # looked at for each request: a member costs more than a name
+# Looked at for each request: a member costs more than a name.
+_WAITING, _CALLING, _DONE = Stage.WAITING, Stage.CALLING, Stage.DONE
 
 
 class Pending:
@@ -60,7 +61,7 @@ class Pending:
         self.submitted = submitted
         self.deadline = deadline
         self.inbox = inbox
-        self.stage = Stage.WAITING
+        self.stage = _WAITING
         self.ending: Result | None = None
         self.watched = False
         self.found = False
