@@ -137,6 +137,14 @@ def test_given_rows_that_milvus_lite_refuses_beside_searches_then_an_upsert_wait
     assert len(waits) == 1
 
 
+def test_given_a_server_that_does_not_tell_its_version_then_rows_are_written_all_the_same(
+    store: Store, milvus: Milvus
+) -> None:
+    milvus.on_get_server_version = raising(MilvusException(1100, "no such method"))  # type: ignore[method-assign]
+    assert store.upsert("c", rows(2)) == [None, None]
+    assert milvus.written == {"r0", "r1"}
+
+
 def test_given_a_message_limit_when_upserted_then_the_batch_is_halved_until_it_fits(
     store: Store, milvus: Milvus
 ) -> None:
