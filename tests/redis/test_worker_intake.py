@@ -16,6 +16,7 @@ from clipfleet.schemas.keys import Lane
 from clipfleet.schemas.limits import GROUP
 from clipfleet.schemas.request import Request, decode_request
 from clipfleet.schemas.result import decode_result
+from clipfleet.worker import intake
 from clipfleet.worker.assembly import assemble
 from clipfleet.worker.clock import ServerClock
 from clipfleet.worker.config import NO_MODEL, WorkerConfig
@@ -240,6 +241,47 @@ def test_given_a_bulk_run_of_small_batches_then_live_requests_of_large_ones_neit
         assert steps.ledger.active_in(keys.lanes[1]) <= 8
         steps.settle(3)
         steps.step()
+
+
+@pytest.mark.parametrize(("size", "bulk", "live"), [(16, "small", 28), (16, "echo", 4), (1, "echo", 1)])
+def test_given_no_room_beside_a_bulk_run_when_a_live_request_leaves_then_the_next_does_not_wait_for_bulk_ones(
+    redis_client: redis.Redis,
+    keys: QueueKeys,
+    worker: Callable[..., Steps],
+    leftovers: Leftovers,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    bulk: str,
+    live: int,
+) -> None:
+    leftovers.expected("the bulk run goes on")
+    monkeypatch.setattr(intake, "RECLAIM_EVERY_S", 60.0)
+    steps = worker(size, serve=with_small_batches)
+    ledger = steps.ledger
+    # Given a bulk run that has all its room, and beside it as many live requests as are read there
+    admit(redis_client, keys, [Request(f"b{number}", bulk, {"data": 1}) for number in range(99)], lane=Lane.BULK)
+    while steps.intake._room() > 0:
+        steps.step()
+    admit(redis_client, keys, echoes(live, "live"))
+    while steps.intake._room_beside_bulk() > 0:
+        steps.step()
+    assert ledger.active_in(keys.lanes[0]) == live
+    # When one of these is answered while there is no room for another
+    admit(redis_client, keys, echoes(1, "next"))
+    reading = threading.Thread(target=steps.step)
+    reading.start()
+    wait_until(lambda: ledger._wanted, 10, "a wait for room")
+    ledger.remove([one for one in ledger.held() if one.place[0] == keys.lanes[0]][:1])
+    # Then nobody waits until a batch of the run has ended
+    reading.join(10)
+    waits = reading.is_alive()
+    ledger.remove(ledger.held() if waits else [])
+    reading.join(10)
+    assert not waits
+    for _ in range(4):
+        if steps.read[-1].id != "next0":
+            steps.step()
+    assert steps.read[-1].id == "next0"
 
 
 @pytest.mark.parametrize(("pipeline", "full"), [("echo", False), ("small", True)])

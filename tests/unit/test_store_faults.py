@@ -123,6 +123,28 @@ def test_given_a_row_that_milvus_refuses_when_upserted_then_it_fails_alone(store
     assert milvus.calls.count("upsert") < 20
 
 
+def test_given_rows_that_milvus_lite_refuses_beside_searches_then_an_upsert_waits_for_these_once(
+    store: Store, milvus: Milvus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[bool] = []
+    wait = store._turns.await_write
+    monkeypatch.setattr(store._turns, "await_write", lambda: waits.append(wait()))
+    milvus.on_upsert = raising(MilvusException(1100, "invalid parameter: odd row"))  # type: ignore[method-assign]
+    outcomes = store.upsert("c", rows(64))
+    # Each is asked about alone, and each question would have been another half second beside searches without end
+    assert milvus.calls.count("upsert") == 127
+    assert None not in outcomes
+    assert len(waits) == 1
+
+
+def test_given_a_server_that_does_not_tell_its_version_then_rows_are_written_all_the_same(
+    store: Store, milvus: Milvus
+) -> None:
+    milvus.on_get_server_version = raising(MilvusException(1100, "no such method"))  # type: ignore[method-assign]
+    assert store.upsert("c", rows(2)) == [None, None]
+    assert milvus.written == {"r0", "r1"}
+
+
 def test_given_a_message_limit_when_upserted_then_the_batch_is_halved_until_it_fits(
     store: Store, milvus: Milvus
 ) -> None:

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.store.connection import Connection, Refused
 from clipfleet.store.retry import StoreUnavailable, Verdict
 from clipfleet.store.rows import MAX_STR_FIELD_BYTES
@@ -181,8 +181,11 @@ class Catalog:
         return "" if before is None else before.name
 
     def is_lite(self) -> bool:
-        """Whether the store is Milvus Lite."""
-        return str(self._connection.call("get_server_version")).startswith("milvus_lite")
+        """Whether the store is Milvus Lite, which tells its version to anybody."""
+        try:
+            return str(self._connection.call("get_server_version")).startswith("milvus_lite")
+        except (Refused, RequestFailed):
+            return False  # a server, or what stands before it, may keep it to itself; a token is refused again anyway
 
     def _fresh(self, name: str) -> CollectionInfo | None:
         with self._lock:

@@ -106,6 +106,7 @@ class Store:
         while info != written:
             encoded, failed = encode_rows(rows, info)
             for piece in chunks(encoded):
+                self._turns.await_write()  # once, however many calls it takes to find the rows that are refused
                 self._written[info.name] = self._clock()
                 failed.update(self._write(spec, info, piece))
             info, written = self._catalog.after_writing(spec, info), info
@@ -279,7 +280,6 @@ class Store:
         self._connection.close()
 
     def _write(self, spec: Spec, info: CollectionInfo, piece: Sequence[Encoded]) -> dict[int, RequestFailed]:
-        self._turns.await_write()
         try:
             answer = self._connection.call("upsert", info.name, [row.entity for row in piece])
         except Refused as error:

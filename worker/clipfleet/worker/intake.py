@@ -108,9 +108,10 @@ class Intake:
             self._lull_ms = 0
             # Where there is more than can be done all room is taken again at once. So what waits to be taken over has
             # the first look at it: else it would wait for the end of the backlog, and expire.
-            if not context.ledger.wait_active(self._limit() - 1, RECLAIM_EVERY_S) or self._blind:
+            if not context.ledger.wait_until(self._has_room, RECLAIM_EVERY_S) or self._blind:
                 return
-            room = self._room()
+            if (room := self._room()) <= 0:
+                return  # a live request has left, and no bulk one: the next step reads what may be read beside these
             self._accept(*self._read(room))
         else:
             self._accept(self._read_beside_bulk())
@@ -173,6 +174,9 @@ class Intake:
         ledger, live = self._context.ledger, self._most[self._interactive]
         reserve = max(1, live // BULK_SHARE)
         return max(0, min(live - ledger.active_in(self._interactive), self._ceiling + reserve - ledger.active))
+
+    def _has_room(self) -> bool:
+        return self._room() > 0 or self._room_beside_bulk() > 0
 
     def _reclaim(self) -> None:
         """Take over entries whose lease ran out: handed back ones as far as there is room, suspects one by one.

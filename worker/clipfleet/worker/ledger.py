@@ -121,16 +121,14 @@ class Ledger:
 
     def wait_active(self, most: int, timeout_s: float) -> bool:
         """Block until at most ``most`` entries are active; False after ``timeout_s``."""
-        give_up = time.monotonic() + timeout_s
+        return self.wait_until(lambda: self.active <= most, timeout_s)
+
+    def wait_until(self, fits: Callable[[], bool], timeout_s: float) -> bool:
+        """Block until ``fits``, of what is active, holds, looking whenever something leaves; False after that time."""
         with self._changed:
             self._wanted += 1
             try:
-                while self.active > most:
-                    left = give_up - time.monotonic()
-                    if left <= 0:
-                        return False
-                    self._changed.wait(left)
-                return True
+                return self._changed.wait_for(fits, timeout_s)
             finally:
                 self._wanted -= 1
 
