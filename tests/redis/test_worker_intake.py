@@ -242,6 +242,40 @@ def test_given_a_bulk_run_of_small_batches_then_live_requests_of_large_ones_neit
         steps.step()
 
 
+def test_given_a_bulk_run_that_takes_all_the_room_then_a_few_live_requests_are_held_beside_it_and_no_more(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[..., Steps], leftovers: Leftovers
+) -> None:
+    leftovers.expected("the backlog is not run to its end")
+    steps = worker(16)
+    admit(redis_client, keys, echoes(100, "bulk"), lane=Lane.BULK)
+    while steps.ledger.active < 32:
+        steps.step()
+    admit(redis_client, keys, echoes(20, "live"), lane=Lane.INTERACTIVE)
+    for _ in range(8):
+        if steps.ledger.active == 32:
+            steps.step()
+    # An eighth of what is held of live requests at a time
+    assert [steps.ledger.active_in(lane) for lane in keys.lanes] == [4, 32]
+
+
+def test_given_live_requests_alone_then_what_is_kept_for_them_beside_bulk_is_not_theirs(
+    redis_client: redis.Redis,
+    keys: QueueKeys,
+    worker: Callable[..., Steps],
+    leftovers: Leftovers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leftovers.expected("the backlog is not run to its end")
+    monkeypatch.setattr("clipfleet.worker.intake.RECLAIM_EVERY_S", 0.01)  # a full worker waits for room as long
+    steps = worker(16)
+    admit(redis_client, keys, echoes(60, "live"), lane=Lane.INTERACTIVE)
+    while steps.ledger.active < 32:
+        steps.step()
+    for _ in range(3):
+        steps.step()
+    assert steps.ledger.active == 32
+
+
 @pytest.mark.parametrize(("pipeline", "full"), [("echo", False), ("small", True)])
 def test_given_requests_of_large_batches_then_a_worker_is_not_full_with_as_many_as_small_ones_hold(
     redis_client: redis.Redis, keys: QueueKeys, worker: Callable[..., Steps], pipeline: str, full: bool
@@ -262,10 +296,18 @@ def test_given_requests_of_large_batches_then_a_worker_is_not_full_with_as_many_
         (2, 0, 1, 0, {False}),
         (2, 0, 5, 0, {True}),
         (8, 0, 1, 40, {False, True}),
+        (8, 0, 1, 3, {False}),
         (8, 0, 40, 40, {True}),
         (1, 1, 1, 0, {False}),
     ],
-    ids=["room for all", "more live ones", "a live one and a bulk run", "both have their share", "one more place"],
+    ids=[
+        "room for all",
+        "more live ones",
+        "a live one and a bulk run",
+        "a bulk run of a few",
+        "both have their share",
+        "one more place",
+    ],
 )
 def test_given_a_read_then_more_is_only_taken_to_wait_in_the_lanes_that_filled_their_share(
     redis_client: redis.Redis,
