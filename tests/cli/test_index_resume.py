@@ -84,6 +84,11 @@ def test_given_a_dry_run_then_it_counts_and_sends_nothing_and_makes_no_manifest(
     (here / "t.csv").write_text("path\npics/1.png\npics/2.png\n")
     said = cli("index", "t.csv", "--dry-run", "--json", CLIPFLEET_REDIS_URL="redis://127.0.0.1:1")
     assert said.lines[0]["kinds"] == {".png": 2}
+    # And of files that it names and that are not there what the run says of them
+    (here / "t.csv").write_text("path\npics/1.png\npics/nowhere.png\n")
+    said = cli("index", "t.csv", "--dry-run", "--json", CLIPFLEET_REDIS_URL="redis://127.0.0.1:1")
+    assert (said.code, said.lines[0]["send"], said.lines[0]["failed"]) == (3, 1, 1)
+    assert "fetch_failed" in said.err
     (here / "t.csv").unlink()
     assert not (here / ".clipfleet").exists()
     (here / "pics" / "gone.png").unlink()

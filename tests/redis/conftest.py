@@ -6,8 +6,9 @@ from clipfleet.producer import Client
 from support.fixtures import keys, leftovers, make_proxy, make_redis, redis_binary, redis_client, redis_server
 from support.raw_worker import RawWorker
 from support.waiting import wait_until
+from support.worker_steps import stepping
 
-__all__ = ["keys", "leftovers", "make_proxy", "make_redis", "redis_binary", "redis_client", "redis_server"]
+__all__ = ["keys", "leftovers", "make_proxy", "make_redis", "redis_binary", "redis_client", "redis_server", "stepping"]
 
 
 @pytest.fixture

@@ -274,3 +274,10 @@ def test_a_signature_follows_the_file_the_bytes_the_address_and_the_metadata(tmp
 )
 def test_which_failures_the_next_run_tries_again(code, passes):
     assert is_transient(error_for(code)) is passes
+
+
+def test_given_many_items_then_little_of_the_manifest_is_held_in_the_memory_of_the_run(tmp_path):
+    # A million items make a file of a hundred MB: the system keeps it as long as nobody else needs the room
+    with Manifest(tmp_path / "m.sqlite") as manifest:
+        ((pages,),) = manifest._db.execute("PRAGMA cache_size")
+    assert -4_000 <= pages < 0  # KiB, where it is negative

@@ -15,7 +15,7 @@ from clipfleet.schemas import request as requests
 from clipfleet.schemas import result as results
 from clipfleet.schemas.errors import ProtocolError
 from clipfleet.schemas.keys import QueueKeys
-from clipfleet.schemas.limits import MAX_DEPTH
+from clipfleet.schemas.limits import INBOX_TTL_MS, MAX_DEPTH
 from clipfleet.schemas.request import InvalidRequest, RequestReader, decode_request, encode_request, new_id
 from clipfleet.schemas.result import decode_result, encode_success
 
@@ -112,6 +112,32 @@ def test_given_inputs_that_are_refused_when_the_producer_is_known_then_they_are_
     assert outcome(warm().read, data) == outcome(lambda one: decode_request(one, KEYS), data)
     with pytest.raises(InvalidRequest):
         warm().read(data)
+
+
+def test_given_a_small_limit_when_the_producer_is_known_then_a_larger_request_is_refused_all_the_same() -> None:
+    small, large = (encode_request(new_id(), "echo", {"data": "x" * size}, {}, INBOX, None, None) for size in (1, 2))
+    reader = RequestReader(KEYS, len(small))
+    reader.read(small)
+    assert outcome(reader.read, large) == outcome(lambda one: decode_request(one, KEYS, max_bytes=len(small)), large)
+    with pytest.raises(InvalidRequest):
+        reader.read(large)
+
+
+def test_given_a_known_producer_when_its_next_request_comes_then_its_inputs_alone_are_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, whole = warm(), []
+    monkeypatch.setattr(requests, "decode_request", lambda *_, **__: whole.append(1))
+    request, _ = reader.read(encode_request(new_id(), "echo", {"data": 2}, {}, INBOX, None, None))
+    assert (request.inputs, whole) == ({"data": 2}, [])
+
+
+def test_given_a_request_that_was_answered_on_a_key_of_its_own_then_another_one_is_not() -> None:
+    first, other, reader = new_id(), new_id(), RequestReader(KEYS)
+    reply_to = KEYS.result(first)
+    reader.read(encode_request(first, "echo", {}, {}, reply_to, INBOX_TTL_MS, None))
+    with pytest.raises(InvalidRequest, match="reply_to"):
+        reader.read(encode_request(other, "echo", {}, {}, reply_to, None, None))
 
 
 def test_given_an_inbox_of_another_queue_when_it_ends_like_a_known_one_then_it_is_refused() -> None:

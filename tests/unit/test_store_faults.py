@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -311,3 +312,32 @@ def test_given_a_fork_when_called_in_the_child_then_it_gets_a_client_of_its_own(
     monkeypatch.setattr("os.getpid", lambda: -1)
 
     assert connection._connected() is not first
+
+
+def test_given_a_search_under_way_on_milvus_lite_when_rows_come_then_they_are_written_after_it(
+    store: Store, milvus: Milvus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store._turns, "_most_s", 60.0)
+    find, asked, order = milvus.on_search, threading.Event(), []
+
+    def on_get_server_version() -> str:
+        asked.set()  # the writer asks it before it decides whether to wait
+        return "milvus_lite 3.2"
+
+    def on_search(name: str, data: Sequence[Any], **how: Any) -> Any:
+        writing.start()
+        assert asked.wait(20)
+        writing.join(0.1)
+        order.append("found")
+        return find(name, data, **how)
+
+    def write() -> None:
+        store.upsert("c", rows(1))
+        order.append("written")
+
+    milvus.on_get_server_version = on_get_server_version  # type: ignore[method-assign]
+    milvus.on_search = on_search  # type: ignore[method-assign]
+    writing = threading.Thread(target=write)
+    search(store)
+    writing.join(20)
+    assert order == ["found", "written"]

@@ -73,6 +73,23 @@ def test_given_more_than_can_be_under_way_then_what_it_does_then_corrects_the_co
     assert worker.second(3, 3) == pytest.approx(500.0, rel=0.02)
 
 
+def test_given_a_second_of_other_requests_then_what_was_asked_before_it_still_counts() -> None:
+    # Given many pictures, then a few texts: decoding 10 ms, the device 1 ms
+    worker = Worker(("pool:", 1, 0.010), ("device:cpu", 1, 0.001))
+    worker.second(100, 100, 100)
+    # Then a request is taken for one of what came of late, and not of that second alone: 80 pictures of 82
+    assert worker.second(2, 0, 2) == pytest.approx(82 / 0.8)
+
+
+@pytest.mark.parametrize(("settled", "least", "most"), [(1, 15.0, 25.0), (100_000, 1_900.0, 2_000.0)])
+def test_given_figures_that_no_costs_explain_then_they_are_believed_within_bounds(
+    settled: int, least: float, most: float
+) -> None:
+    worker = Worker(("device:cpu", 1, 0.001))
+    rates = [worker.second(settled, settled, busy=1.0, full=1.0) for _ in range(12)]
+    assert least < rates[-1] <= most
+
+
 def test_given_a_busy_worker_without_a_backlog_then_it_is_not_taken_for_all_that_it_can_do() -> None:
     worker = Worker(("device:cpu", 1, 0.001))
     for _ in range(5):

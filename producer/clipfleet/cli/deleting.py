@@ -46,8 +46,12 @@ def by_filter(run: Run, settings: Settings, collection: str, where: str, *, yes:
     with connect(settings, lane="bulk", wait_for_worker=True) as client:
         matched = int(told.outputs["matched"])
         deleted = 0
-        tell_unknown(run.out, client, collection, where, by=count)
-        if not (yes or dry_run or run.out.can_ask):
+        unknown = tell_unknown(run.out, client, collection, where, by=count)
+        if matched and yes and unknown and not dry_run:
+            # Behind a "!=" it fits every row, and there is nobody who could think better of it.
+            text = f"--filter: {_rows(matched)} of {collection!r} match, though no row has {', '.join(unknown)}"
+            raise usage(text, "Leave out what asks for it, if they are to go; nothing was deleted.")
+        if matched and not (yes or dry_run or run.out.can_ask):
             text = f"--filter: {_rows(matched)} of {collection!r} match, and there is no terminal to ask on"
             raise usage(text, "Give --yes to delete them; nothing was deleted.")
         if matched and not dry_run:

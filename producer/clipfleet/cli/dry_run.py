@@ -155,6 +155,8 @@ class _Told:
         known = None if self._manifest is None else self._manifest.known(item.id)
         now = signature(item) if known is not None else b""
         todo = decide(known, now, retry_failed=self._plan.retry_failed)
+        if todo is Todo.SEND and self._is_gone(item):
+            return
         if self._plan.dedupe and todo is not Todo.LEAVE_FAILED:
             try:
                 content = (known.content if known and known.signature == now else b"") or self._content(item)
@@ -165,6 +167,17 @@ class _Told:
                 self._skips[Skip.DUPLICATE] += 1
                 return
         self._todo[todo] += 1
+
+    def _is_gone(self, item: Item) -> bool:
+        """Whether there is no such file, as a table may name some: then it is told as the run would tell it."""
+        if not isinstance(item.picture, os.PathLike) or os.access(item.picture, os.R_OK):
+            return False
+        try:
+            self._content(item)
+        except RequestFailed as error:
+            self._cannot_be_read(item.label, error)
+            return True
+        return False
 
     def _content(self, item: Item) -> bytes:
         return self._plan.sending.with_content(item)[1]

@@ -28,8 +28,8 @@ def keys_of(expression: str) -> list[str]:
 
 def tell_unknown(
     out: Output, client: Client, collection: str, expression: str, *, by: Callable[[str], NewRequest]
-) -> None:
-    """Name on stderr the keys that no row of a collection has.
+) -> list[str]:
+    """Name on stderr the keys that no row of a collection has, and return them.
 
     Args:
         out: where to.
@@ -38,8 +38,10 @@ def tell_unknown(
         expression: the filter.
         by: what to ask for a filter: a request of the kind that the command makes anyway, which must change nothing.
     """
-    keys = keys_of(expression)[:_MOST]
+    keys, unknown = keys_of(expression)[:_MOST], list[str]()
     for key, result in zip(keys, client.map([by(f"exists {key}") for key in keys]), strict=True):
         # What cannot be told now is a hint less, and no more than that.
         if result.error is None and not (result.outputs.get("matched") or result.outputs.get("hits")):
             out.note(f"no row of {collection!r} has the key {key}: look at how it is spelled")
+            unknown.append(key)
+    return unknown

@@ -129,6 +129,31 @@ def test_given_a_call_that_never_ends_then_its_items_fail_and_the_stage_goes_on(
     wait_until(lambda: not any(one.name.startswith("hang") for one in threading.enumerate()), 5, "the thread's end")
 
 
+def test_given_a_batch_call_that_is_given_up_then_nobody_waits_for_its_end_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed, told = threading.Event(), Counter[object]()
+    monkeypatch.setattr(
+        "clipfleet.pipeline.local._LocalHost.calling",
+        lambda _, who, *, begins: told.update({who: 1 if begins else -1}),
+    )
+
+    def hang(xs: list[int]) -> list[int]:
+        if 3 in xs:
+            freed.wait()
+        return xs
+
+    flow = pipeline.input("x").map("x", "y", hang, timeout=0.2, max_batch_size=1, max_delay=0.0)
+    try:
+        with flow.output("y") as running:
+            assert codes(list(running.batch([3, 4]))) == ["model_failed", "ok"]
+            # Told of two threads (or more, on a machine so busy that another call took as long), though the first one is in its call for ever
+            wait_until(lambda: len(told) > 1 and not any(told.values()), 20, f"all calls to be over: {told}")
+    finally:
+        freed.set()
+    wait_until(lambda: not any(one.name.startswith("hang") for one in threading.enumerate()), 5, "the thread's end")
+
+
 def test_given_instances_then_each_has_a_thread_and_a_copy_of_the_operator() -> None:
     opened: list[int] = []
     meet = threading.Barrier(3, timeout=20)

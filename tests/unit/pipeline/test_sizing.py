@@ -84,6 +84,19 @@ def test_given_a_cpu_when_nobody_said_a_size_then_batches_are_what_is_worth_it_a
     assert served.program("p", {"x": 1}).at_once == 8
 
 
+def test_given_a_model_that_is_quickest_with_one_item_then_batches_still_have_room_for_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given runs that take as long for each item, however many there are
+    monkeypatch.setattr(sizing, "measured", lambda _cost, _most: {1: 5.0, 2: 10.0, 4: 20.0, 8: 40.0})
+    # Then what others do meanwhile may be all that hid what company brings
+    assert only(compiled(Model())).policy.max_batch_size == 4
+    # But no more than may be at all
+    flow = pipeline.input("x").map("x", "y", Model()).output("y")
+    place = Place(ProcessServices(model=None), "cpu", threads=2, calls=2)
+    assert only(compile_pipelines({"p": flow}, place, BatchPolicy(2, 0.0), sized=True)).policy.max_batch_size == 2
+
+
 @pytest.mark.usefixtures("costs")
 @pytest.mark.parametrize(
     ("served", "size", "runs"),

@@ -80,16 +80,17 @@ def search(
     def anything(expression: str) -> Any:
         return requests.search("anything", collection=collection, limit=1, filter=expression)
 
-    tally, hits = Tally(run.out), 0
+    tally, hits, failed = Tally(run.out), 0, False
     with run.fleet(store=True) as settings, connect(settings) as client:
         for group in groups:
             began = time.monotonic()
             for answer in answers(client, read(group), call):
                 tally.add(answer.error)
                 show_hits(run.out, answer, elapsed_s=time.monotonic() - began)
+                failed |= answer.error is not None
                 hits += 0 if answer.result is None or answer.error is not None else len(answer.result.hits)
                 began = time.monotonic()
-        if where is not None and not hits:
+        if where is not None and not hits and not failed:
             tell_unknown(run.out, client, collection, where, by=anything)
     return tally.end()
 
