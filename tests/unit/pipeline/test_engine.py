@@ -143,7 +143,7 @@ def test_given_a_batch_call_that_is_given_up_then_nobody_waits_for_its_end_any_m
             freed.wait()
         return xs
 
-    flow = pipeline.input("x").map("x", "y", hang, timeout=0.2, max_batch_size=1, max_delay=0.0)
+    flow = pipeline.input("x").map("x", "y", hang, timeout=0.5, max_batch_size=1, max_delay=0.0)
     try:
         with flow.output("y") as running:
             assert codes(list(running.batch([3, 4]))) == ["model_failed", "ok"]
