@@ -243,6 +243,22 @@ def test_given_a_bulk_run_of_small_batches_then_live_requests_of_large_ones_neit
         steps.step()
 
 
+def test_given_a_live_request_of_large_batches_when_a_bulk_run_of_small_ones_begins_then_it_does_not_swell_it(
+    redis_client: redis.Redis, keys: QueueKeys, worker: Callable[..., Steps], leftovers: Leftovers
+) -> None:
+    leftovers.expected("the backlog is not run to its end")
+    steps = worker(16, serve=with_small_batches)
+    admit(redis_client, keys, echoes(1, "live"))
+    steps.step()
+    assert steps.ledger.active == 1
+    bulk = [Request(f"bulk{number}", "small", {"data": number}) for number in range(200)]
+    admit(redis_client, keys, bulk, lane=Lane.BULK)
+    for _ in range(3):
+        steps.step()
+        assert steps.ledger.active_in(keys.lanes[1]) <= 8
+    assert steps.ledger.active_in(keys.lanes[1]) > 0
+
+
 @pytest.mark.parametrize(("size", "bulk", "live"), [(16, "small", 28), (16, "echo", 4), (1, "echo", 1)])
 def test_given_no_room_beside_a_bulk_run_when_a_live_request_leaves_then_the_next_does_not_wait_for_bulk_ones(
     redis_client: redis.Redis,
