@@ -216,3 +216,19 @@ def test_given_live_requests_alone_then_what_is_kept_for_them_beside_bulk_is_not
     for _ in range(3):
         steps.step()
     assert steps.ledger.active == 32
+
+
+def test_given_a_live_request_of_large_batches_when_a_bulk_run_of_small_ones_begins_then_it_does_not_swell_it(
+    redis_client: redis.Redis, keys: QueueKeys, stepping: Callable[..., Steps], leftovers: Leftovers
+) -> None:
+    leftovers.expected("the backlog is not run to its end")
+    steps = stepping(16, serve=with_small_batches)
+    admit(redis_client, keys, echoes(1, "live"))
+    steps.step()
+    assert steps.ledger.active == 1
+    bulk = [Request(f"bulk{number}", "small", {"data": number}) for number in range(200)]
+    admit(redis_client, keys, bulk, lane=Lane.BULK)
+    for _ in range(3):
+        steps.step()
+        assert steps.ledger.active_in(keys.lanes[1]) <= 8
+    assert steps.ledger.active_in(keys.lanes[1]) > 0

@@ -147,7 +147,7 @@ def test_given_a_batch_call_that_is_given_up_then_nobody_waits_for_its_end_any_m
     try:
         with flow.output("y") as running:
             assert codes(list(running.batch([3, 4]))) == ["model_failed", "ok"]
-            # Told of two threads (or more, on a machine so busy that another call took as long), though the first one is in its call for ever
+            # Told of two threads, though the first one is in its call for ever
             wait_until(lambda: len(told) > 1 and not any(told.values()), 20, f"all calls to be over: {told}")
     finally:
         freed.set()

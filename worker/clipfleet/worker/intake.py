@@ -139,7 +139,8 @@ class Intake:
         if left > 0 and len(found) - of_bulk == room - reserved:
             found += self._stream.read({interactive: left})
         elif left > 0 and of_bulk == reserved:
-            found += self._stream.read({bulk: left})
+            # Room is as live requests have it while no bulk one is held, whose batches may be smaller.
+            found += self._stream.read({bulk: min(left, self._most[bulk] - of_bulk)})
         return found, contended(found, shares)
 
     def _read_beside_bulk(self) -> list[Delivery]:
