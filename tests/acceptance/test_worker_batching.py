@@ -104,8 +104,9 @@ def test_a_live_request_is_read_decoded_and_run_before_the_bulk_work_that_a_work
     worker.release("call")
     wait_until(lambda: redis_client.llen(inbox) == 101, 30, "all answers")
     order = [decode_result(raw).id for raw in redis_client.lrange(inbox, 0, -1)]
-    # and of the hundred before it, the one that ran already is answered first (and one that began in that very moment)
-    assert order.index("live") <= 3
+    # and of the 32 that are held, no more are answered first than what ran already, and one batch that was launched
+    # while it left decode: nothing tells when it has
+    assert order.index("live") <= 1 + 16
 
 
 def test_what_has_one_id_in_both_lanes_is_two_requests(
