@@ -1,6 +1,6 @@
 """Bulk indexing of JPEG files from disk with one worker: against what the cores allow, and whether memory stays flat.
 
-python -m bench.clip_bulk [--model ViT-B-32/random] [--count 20000] [--quick]
+python -m bench.clip_bulk [--model ViT-B-32/random] [--rounds 5] [--count 20000] [--quick]
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from clipfleet.store import Row, Store, StoreConfig
 from clipfleet.store.lite import LiteServer, check_lite_version
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MODEL, UNIT, TARGET = "ViT-B-32/random", "pictures/s", ">= 0.9"
 TITLE = "clipfleet index"
+# Ways to run a worker, as more flags. The second: whoever indexes while nobody searches lets batches take longer.
+AS_IT_COMES, NOBODY_SEARCHES = {"": ()}, {"": (), "--bulk-batch-ms 500": ("--bulk-batch-ms", "500")}
 FLAT = "<= 1.1"  # memory at the end of the run to that in its middle
 SHORTEST = 4_000  # pictures; of fewer, the part that is looked at takes too short to tell growth
 FEWEST = 1_000  # pictures; of fewer, those that are decoded but not answered are too large a part
@@ -84,10 +86,25 @@ class Round:
     cpu_ms: float
 
 
-def run(*, model: str = MODEL, rounds: int = 1, count: int = 20_000, quick: bool = False) -> list[Figure]:
-    """Measure; ``quick``: fewer pictures. The parts are measured alone before and after each round."""
+def run(
+    *,
+    model: str = MODEL,
+    rounds: int = 1,
+    count: int = 20_000,
+    quick: bool = False,
+    ways: Mapping[str, Sequence[str]] = AS_IT_COMES,
+) -> list[Figure]:
+    """Measure; ``quick``: fewer pictures. The parts are measured alone before and after each run.
+
+    Args:
+        model: of the worker.
+        rounds: of each way, in turn.
+        count: pictures of a run.
+        quick: one round of few pictures.
+        ways: more flags of a worker, by what its lines say of it.
+    """
     if quick:
-        count = min(count, 300)
+        rounds, count = 1, min(count, 300)
     bundle = resolve_model(model)
     pictures = [jpeg(number) for number in range(DIFFERENT)]
     with contextlib.ExitStack() as stack:
@@ -96,13 +113,17 @@ def run(*, model: str = MODEL, rounds: int = 1, count: int = 20_000, quick: bool
         lite = stack.enter_context(LiteServer(folder / "milvus"))
         parts = Parts(bundle, BATCHES[1:4] if quick else BATCHES)
         stack.callback(parts.close)
-        limit = PictureLimit(parts, pictures, 64 if quick else 256)
+        limit = PictureLimit(parts, pictures, 64 if quick else 128)
         store = StoreLimit(lite, bundle.config.dimension, parts.cores)
         flags = ["--model", model, "--milvus-uri", lite.uri, *per_core()]
-        ours = stack.enter_context(fleets({"worker": flags}))["worker"]
-        found = [_round(limit, store, ours, folder, f"bench_bulk_{number}", count) for number in range(rounds)]
+        ours = stack.enter_context(fleets({name: [*flags, *more] for name, more in ways.items()}))
+        found: dict[str, list[Round]] = {name: [] for name in ways}
+        for number in range(rounds):
+            for at, name in enumerate(ways if number % 2 else reversed(ways)):
+                found[name].append(_round(limit, store, ours[name], folder, f"bench_bulk_{number}_{at}", count))
         files = f"{count:,} files of {DIFFERENT} different pictures, read through the page cache"
-        return _lines(found, f"{limit.way}; Milvus Lite {check_lite_version()}; {files}")
+        about = f"{limit.way}; Milvus Lite {check_lite_version()}; {files}"
+        return [figure for name in ways for figure in _lines(found[name], name, about)]
 
 
 class StoreLimit:
@@ -268,10 +289,11 @@ def growth(samples: Sequence[Sample], who: str) -> float:
     return statistics.median(end) / statistics.median(middle)
 
 
-def _lines(rounds: Sequence[Round], about: str) -> list[Figure]:
+def _lines(rounds: Sequence[Round], way: str, about: str) -> list[Figure]:
     limits = tuple(one.rate for one in rounds)
-    lines = [Figure("what the cores allow", limits, UNIT, note=about)]
-    title = "clipfleet index, one worker"
+    said = f"{way}: " if way else ""
+    lines = [Figure(f"{said}what the cores allow", limits, UNIT, note=about)]
+    title = f"{said}clipfleet index, one worker"
     try:
         rates = tuple(sustained(one.samples) for one in rounds)
     except RuntimeError as error:
@@ -281,23 +303,23 @@ def _lines(rounds: Sequence[Round], about: str) -> list[Figure]:
         parts = ", ".join(f"{who} {statistics.median(one[who] for one in spent):.2f}" for who in WHO)
         told = f"a process per core; between a tenth and nine tenths of the run; ms of a core for each: {parts}"
         lines.append(Figure(title, rates, UNIT, arrival="closed loop, bulk lane", precision="fp32", note=told))
-        lines.append(Figure(f"{TITLE} / allowed", ratios(rates, limits), "x", TARGET))
+        lines.append(Figure(f"{said}{TITLE} / allowed", ratios(rates, limits), "x", TARGET))
         stored = tuple(one.rate_with_store for one in rounds)
         told = f"rows written alone, {ROWS_AT_ONCE} at once, added to decoding and model"
-        lines.append(Figure(f"{TITLE} / allowed, with the store", ratios(rates, stored), "x", note=told))
+        lines.append(Figure(f"{said}{TITLE} / allowed, with the store", ratios(rates, stored), "x", note=told))
         cpu = [sum(one.values()) - one["store"] for one in spent]
         told = "without the store's process"
         alone = [one.cpu_ms for one in rounds]
-        name = f"{TITLE} / allowed, by CPU"
+        name = f"{said}{TITLE} / allowed, by CPU"
         if min(one.samples[-1].settled for one in rounds) < FEWEST:
             lines.append(Figure(name, why=f"what is under way is too much of less than {FEWEST:,} pictures"))
         else:
             lines.append(Figure(name, ratios(alone, cpu), "x", note=told))
-    return lines + [_memory(rounds, who) for who in ("producer", "worker")]
+    return lines + [_memory(rounds, said, who) for who in ("producer", "worker")]
 
 
-def _memory(rounds: Sequence[Round], who: str) -> Figure:
-    name = f"memory of the {who}, middle to end"
+def _memory(rounds: Sequence[Round], said: str, who: str) -> Figure:
+    name = f"{said}memory of the {who}, middle to end"
     try:
         grown = tuple(growth(one.samples, who) for one in rounds)
     except RuntimeError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.clip_work import Spent, cpu_of
 from bench.harness import process, server
-from bench.stats import percentile
+from bench.stats import pause_near, percentile
 from clipfleet.cli.local.redis import free_port
 from clipfleet.operators.cores import usable_cores
 from clipfleet.producer import Client, requests
@@ -92,16 +92,6 @@ class Fleet:
 def _stamped(request: NewRequest) -> NewRequest:
     request.tag = time.perf_counter()
     return request
-
-
-def pause_near(times: Sequence[float], place: int, reach: int) -> int:
-    """Where the longest pause after an answer is, near that place.
-
-    Answers come in bursts, a batch at a time. A clock that starts in the middle of a burst counts answers whose time
-    was before it: up to a whole batch too many.
-    """
-    near = range(max(0, place - reach), min(len(times) - 1, place + reach + 1))
-    return max(near, key=lambda at: times[at + 1] - times[at])
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ def _sustained(fleet: Fleet, pictures: list[bytes], count: int) -> Callable[[], 
     def asked(total: int) -> Iterator[NewRequest]:
         return map(requests.embed_image, itertools.islice(itertools.cycle(pictures), total))
 
-    return lambda: fleet.sustained(asked, count)
+    return lambda: fleet.sustained(asked, count, warm=64)
 
 
 def _plain(plain: Plain, count: int) -> Spent:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench import load
-from bench.stats import percentile
+from bench.stats import pause_near, percentile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -59,34 +59,35 @@ class Outcome:
 async def closed_loop(send: Send, pictures: Sequence[bytes], *, in_flight: int, seconds: float) -> Outcome:
     """As fast as it answers with ``in_flight`` unanswered.
 
-    The window begins when that many are answered, and lasts ``seconds`` and as many answers again: so it is never
-    shorter than one answer takes, however slow that is, and neither filling nor draining counts.
+    The window begins when about that many are answered, and lasts ``seconds`` and as many answers again: so it is
+    never shorter than one answer takes, however slow that is, and neither filling nor draining counts. It goes from
+    the end of a batch to the end of another one: `pause_near`.
     """
-    outcome, source = Outcome(), itertools.cycle(pictures)
-    began = 0.0
+    source, errors = itertools.cycle(pictures), Counter[str]()
+    times: list[float] = []
+    took: list[float] = []
+    began, last = 0.0, 0
 
     async def caller() -> None:
-        nonlocal began
-        while not outcome.seconds:
+        nonlocal began, last
+        while not last and errors.total() <= MOST_ERRORS:
             sent = time.perf_counter()
-            error = await _failure(send, next(source))
-            now = time.perf_counter()
-            outcome.answered += not error
-            if outcome.seconds:
-                return
-            if began or error:
-                _count(outcome, error, now - sent)
-            if outcome.errors.total() > MOST_ERRORS:
-                outcome.seconds = now - (began or sent)
-            elif not began and outcome.answered >= in_flight:
-                began = now
-            elif began and now - began >= seconds and len(outcome.latencies) >= in_flight:
-                outcome.seconds = now - began
+            if error := await _failure(send, next(source)):
+                errors[error] += 1
+                continue
+            times.append(time.perf_counter())
+            took.append(times[-1] - sent)
+            if len(times) == in_flight:
+                began = times[-1]
+            elif not last and began and times[-1] - began >= seconds and len(times) >= 2 * in_flight:
+                last = len(times)
 
     await asyncio.gather(*(caller() for _ in range(in_flight)))
-    if outcome.errors:
-        raise RuntimeError(f"{outcome.answered} answers; errors: {dict(outcome.errors)}")
-    return outcome
+    if errors:
+        raise RuntimeError(f"{len(times)} answers; errors: {dict(errors)}")
+    # A third: the two cannot meet.
+    first, end = (pause_near(times, place - 1, in_flight // 3) for place in (in_flight, last))
+    return Outcome(seconds=times[end] - times[first], latencies=took[first + 1 : end + 1], answered=len(times))
 
 
 async def open_loop(send: Send, pictures: Sequence[bytes], *, rate: float, seconds: float, seed: int = 7) -> Outcome:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from bench.clip_fleet import fleets, per_core
+from bench.clip_fleet import fleets
 from bench.clip_work import (
     BATCHES,
     Parts,
@@ -58,10 +58,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 MODEL, TARGET, SHARE = "ViT-B-32/random", ">= 1.2", 0.7
 PEERS = {"litserve": "LitServe 0.2.19", "mosec": "mosec 0.9.8", "ray": "Ray Serve 2.60.0", "bentoml": "BentoML 1.4.40"}
-OURS = {
-    "clipfleet": "clipfleet over Redis",
-    "clipfleet-split": "clipfleet over Redis, a process per core",
-}
+OURS = {"clipfleet": "clipfleet over Redis"}
 IN_FLIGHT, COMPARED, PICTURES = 64, 8, 32
 UP_S, DOWN_S, TIMEOUT_S = 180.0, 20.0, 120.0
 # No reports to their makers; Ray's are the switches of its performance guide.
@@ -91,7 +88,7 @@ class Plan:
     """How long and how often."""
 
     rounds: int = 5
-    closed: float = 4.0
+    closed: float = 6.0
     opened: float = 6.0
 
 
@@ -175,8 +172,7 @@ async def _measured(
 
 @contextlib.contextmanager
 def _ours(name: str, model: str) -> Iterator[Way]:
-    flags = per_core() if name == "clipfleet-split" else []
-    with fleets({name: ["--model", model, *flags]}) as started:
+    with fleets({name: ["--model", model]}) as started:
         fleet = started[name]
 
         @contextlib.asynccontextmanager

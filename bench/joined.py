@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.results import Figure
 
 PICTURES, QUERIES = 128, 512  # of a round of the full form
-FEWER, MANY = 600, 20_000  # files to index with a large model, and with the demo
+FEWER, MANY = 300, 20_000  # files to index with a large model, and with the demo
 MODEL = "ViT-B-32/random"  # where --model does not name another one: weights need no download to be as dear
 
 
@@ -68,10 +68,15 @@ def bulk(options: argparse.Namespace) -> Part:
         "`clipfleet index` of JPEGs from disk with one worker, beside what the cores allow; memory of producer and "
         "worker in the middle and at the end.",
     )
-    part = _filled(part, options, lambda model, quick: clip_bulk.run(model=model, count=FEWER, quick=quick))
+    ways = clip_bulk.NOBODY_SEARCHES
+    part = _filled(
+        part,
+        options,
+        lambda model, quick: clip_bulk.run(model=model, rounds=options.rounds, count=FEWER, quick=quick, ways=ways),
+    )
     # A large model says how much of the cores is left to it; only a quick one gets through enough to tell memory by.
     if options.full and options.model == "demo":
-        for figure in clip_bulk.run(model="demo", count=MANY):
+        for figure in clip_bulk.run(model="demo", rounds=options.rounds, count=MANY):
             part.take(replace(figure, name=f"demo, {MANY:,} files: {figure.name}"))
     return part
 

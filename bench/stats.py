@@ -51,3 +51,13 @@ def mean_batch(sizes: Mapping[int, int]) -> float:
     """Items per batch; 0 without one."""
     batches = sum(sizes.values())
     return sum(size * number for size, number in sizes.items()) / batches if batches else 0.0
+
+
+def pause_near(times: Sequence[float], place: int, reach: int) -> int:
+    """Where the longest pause after an answer is, near that place.
+
+    Answers come in bursts, a batch at a time. A clock that starts in the middle of a burst counts answers whose time
+    was before it: up to a whole batch too many.
+    """
+    near = range(max(0, place - reach), min(len(times) - 1, place + reach + 1))
+    return max(near, key=lambda at: times[at + 1] - times[at])

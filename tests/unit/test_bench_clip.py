@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from bench import clip_bulk, clip_fleet, clip_images, clip_text
 from bench.clip_bulk import Sample, growth, spent_ms, sustained, write
-from bench.clip_fleet import pause_near
 from bench.clip_work import Best, Parts, Spent, rounds_of
 from bench.pictures import jpeg
+from bench.stats import pause_near
 
 from clipfleet.models import load_bundle
 from support.fleet import TINY

@@ -7,7 +7,7 @@ import itertools
 import math
 
 import pytest
-from bench import http_peers
+from bench import http_load, http_peers
 from bench.http_load import Outcome, closed_loop, open_loop
 from bench.http_peers import Found, lines
 from bench.load import poisson
@@ -74,9 +74,34 @@ def test_given_a_closed_loop_then_never_more_are_unanswered_and_filling_does_not
     outcome = asyncio.run(closed_loop(send, PICTURES, in_flight=8, seconds=0.05))
 
     assert most == 8
-    assert outcome.seconds >= 0.05
     assert outcome.answered >= len(outcome.latencies) + 8
     assert outcome.rate == len(outcome.latencies) / outcome.seconds
+
+
+def test_given_a_server_that_answers_in_batches_then_only_whole_ones_count(monkeypatch) -> None:
+    clock, waiting = [0.0], []
+
+    async def send(_: bytes) -> None:
+        done = asyncio.get_running_loop().create_future()
+        waiting.append(done)
+        await done
+
+    async def serve() -> Outcome:
+        load = asyncio.create_task(closed_loop(send, PICTURES, in_flight=15, seconds=10.0))
+        while not load.done():
+            batch = [waiting.pop(0) for _ in range(min(6, len(waiting)))]
+            clock[0] += 1.0
+            for one in batch:
+                one.set_result(None)
+            for _ in range(3):  # the callers hear of it, and ask again
+                await asyncio.sleep(0)
+        return await load
+
+    monkeypatch.setattr(http_load.time, "perf_counter", lambda: clock[0])
+    outcome = asyncio.run(serve())
+
+    # 15 callers and batches of 6: neither when the first 15 are answered nor after ten seconds is a batch at its end.
+    assert outcome.rate == 6.0
 
 
 def test_given_a_server_that_refuses_its_saturation_then_an_error_names_what_it_said() -> None:
