@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import CliError, Exit
-from clipfleet.cli.filter_keys import tell_unknown
+from clipfleet.cli.filter_keys import kinds_of, tell_unfit
 from clipfleet.cli.run import usage
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
@@ -46,10 +46,10 @@ def by_filter(run: Run, settings: Settings, collection: str, where: str, *, yes:
     with connect(settings, lane="bulk", wait_for_worker=True) as client:
         matched = int(told.outputs["matched"])
         deleted = 0
-        unknown = tell_unknown(run.out, client, collection, where, by=count)
-        if matched and yes and unknown and not dry_run:
+        wrong = tell_unfit(run.out, client, collection, kinds_of(where), by=count)
+        if matched and yes and wrong and not dry_run:
             # Behind a "!=" it fits every row, and there is nobody who could think better of it.
-            text = f"--filter: {_rows(matched)} of {collection!r} match, though no row has {', '.join(unknown)}"
+            text = f"--filter: {_rows(matched)} of {collection!r} match, though {' and '.join(wrong)}"
             raise usage(text, "Leave out what asks for it, if they are to go; nothing was deleted.")
         if matched and not (yes or dry_run or run.out.can_ask):
             text = f"--filter: {_rows(matched)} of {collection!r} match, and there is no terminal to ask on"

@@ -64,7 +64,7 @@ def search(
     The score is the cosine similarity: higher is better.
     """
     from clipfleet.cli.client import connect  # noqa: PLC0415
-    from clipfleet.cli.filter_keys import tell_unknown  # noqa: PLC0415
+    from clipfleet.cli.filter_keys import kinds_of, tell_unfit, without_met  # noqa: PLC0415
     from clipfleet.cli.items import Tally, answers, file_items, groups_of, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
@@ -80,7 +80,8 @@ def search(
     def anything(expression: str) -> Any:
         return requests.search("anything", collection=collection, limit=1, filter=expression)
 
-    tally, hits, failed = Tally(run.out), 0, False
+    tally, failed = Tally(run.out), False
+    unmet = kinds_of(where or "")
     with run.fleet(store=True) as settings, connect(settings) as client:
         for group in groups:
             began = time.monotonic()
@@ -88,10 +89,11 @@ def search(
                 tally.add(answer.error)
                 show_hits(run.out, answer, elapsed_s=time.monotonic() - began)
                 failed |= answer.error is not None
-                hits += 0 if answer.result is None or answer.error is not None else len(answer.result.hits)
+                if answer.result is not None and answer.error is None:
+                    unmet = without_met(unmet, (hit.metadata for hit in answer.result.hits))
                 began = time.monotonic()
-        if where is not None and not hits and not failed:
-            tell_unknown(run.out, client, collection, where, by=anything)
+        if unmet and not failed:
+            tell_unfit(run.out, client, collection, unmet, by=anything)
     return tally.end()
 
 
