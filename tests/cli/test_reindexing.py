@@ -64,13 +64,13 @@ def switched(lite, manifest, report=None, found=EXACT, unseen="", **options):
 
 
 def test_given_a_run_killed_right_after_its_switch_when_run_again_then_it_knows_the_old_one(lite, store, manifest):
-    assert switched(lite, manifest).text == "'live' stands for 'new' now; 'old' is kept (1 rows, the new one 1 rows)"
+    assert switched(lite, manifest).text == "'live' stands for 'new' now; 'old' is kept (1 row, the new one 1 row)"
     again = switched(lite, manifest, drop_old=True)
     assert (again.agrees, again.text) == (True, "'live' stands for 'new' now; 'old' was dropped")
     assert store.describe("old") is None
     # and once more, after a kill in the middle of that
     assert switched(lite, manifest, drop_old=True).agrees is True
-    assert switched(lite, manifest).text.endswith("'old' is kept (gone, the new one 1 rows)")
+    assert switched(lite, manifest).text.endswith("'old' is kept (gone, the new one 1 row)")
     assert store.count("live") == 1
 
 
@@ -112,7 +112,7 @@ def failed(count):
         (Report(indexed=1, stopped="nobody is there"), EXACT, {}, "ended early: nobody is there"),
         (Report(indexed=98, failed=failed(2)), EXACT, {}, "2 of 100 failed, which is more than 1.00%"),
         (Report(indexed=99, failed=failed(1)), EXACT, {"max_failed": 0.0}, "1 of 100 failed"),
-        (Report(indexed=9, incomplete=["s.tar"]), EXACT, {"max_failed": 0.99}, "1 sources are incomplete"),
+        (Report(indexed=9, incomplete=["s.tar"]), EXACT, {"max_failed": 0.99}, "1 source is incomplete"),
         (
             Report(earlier=999, failed=Counter({ErrorCode.MODEL_MISMATCH: 1})),
             EXACT,

@@ -26,6 +26,7 @@ from clipfleet.cli.reconciling import Verdict
 from clipfleet.cli.run import usage
 from clipfleet.index import Manifest, ManifestError
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -212,7 +213,11 @@ def _doubt(asked: Reindex, report: Report, found: Verdict | None, unseen: str) -
             " again (--retry-failed for those that failed of themselves), or allow more with --max-failed"
         )
     if (report.incomplete or unseen) and asked.max_failed < 1:
-        what = f"{len(report.incomplete):,} sources are incomplete" if report.incomplete else f"of {unseen}"
+        what = (
+            f"{counted(len(report.incomplete), 'source is', 'sources are')} incomplete"
+            if report.incomplete
+            else f"of {unseen}"
+        )
         return (
             f"{what}, and nobody knows how many pictures are missing: mend that and run it again, or allow it with"
             " --max-failed 100%"
@@ -257,7 +262,7 @@ def _dropped(store: Store, old: str) -> str:
 
 def _rows(store: Store, name: str) -> str:
     try:
-        return f"{store.count(name):,} rows"
+        return counted(store.count(name), "row")
     except RequestFailed:
         return "gone"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clipfleet.cli.run import Collection, Run, command, usage
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from clipfleet.cli.items import Answer
@@ -112,7 +113,7 @@ def show_hits(out: Output, answer: Answer, *, elapsed_s: float) -> None:
             line["notes"] = {"truncated": True}
         out.json(line)
         return
-    title = f"{answer.label}: {len(hits)} hit{'' if len(hits) == 1 else 's'} in {elapsed_s * 1000:.0f} ms"
+    title = f"{answer.label}: {counted(len(hits), 'hit')} in {elapsed_s * 1000:.0f} ms"
     if answer.result.notes.get("truncated"):
         title += "  (cut to what the model reads)"
     if not hits:
