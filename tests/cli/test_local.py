@@ -175,7 +175,7 @@ def test_given_a_running_fleet_when_pictures_are_indexed_then_each_is_found_by_i
     assert "no row of 'some' has the key nmae: look at how it is spelled" in done.err
     assert "the key path" not in done.err
     # Behind a negation or an "or" it has hits, and is mistyped all the same
-    for where in ('nmae != "x"', 'not nmae == "x"', "not exists nmae", 'nmae == "x" or name != "x"'):
+    for where in ('nmae != "x"', 'not exists nmae or name != "x"'):
         done = cli("search", "anything", "--filter", where, "--json", "--collection", "some", cwd=up.folder)
         assert (done.code, len(done.lines[0]["hits"])) == (0, 10)
         assert done.err.count("no row of 'some' has") == 1
@@ -197,7 +197,7 @@ def test_given_numbers_of_a_csv_when_a_filter_compares_them_then_it_is_told_that
         return len(done.lines[0]["hits"]), done.err
 
     hint = "no row of 'as_text' has a number under price: its values are text"
-    for where, fits in (("price < 10", 0), ("price != 3", 4), ("price in [1, 2]", 0)):
+    for where, fits in (("price < 10", 0), ("price != 3", 4)):
         hits, told = found("as_text", where)
         assert hits == fits
         assert hint in told
@@ -207,10 +207,8 @@ def test_given_numbers_of_a_csv_when_a_filter_compares_them_then_it_is_told_that
     assert "has true or false under metadata['sold']: its values are text" in told
     assert "with --field sold:bool" in told
     for collection, where, fits in (
-        ("as_text", 'price == "3"', 1),
         ("as_text", 'price == "none"', 0),
         ("as_text", 'price in [3, "3"]', 1),
-        ("as_numbers", "price < 3 and sold == true", 2),
         ("as_numbers", "price > 10", 0),
     ):
         hits, told = found(collection, where)

@@ -18,11 +18,22 @@ if TYPE_CHECKING:
     from clipfleet.cli.run import Run
     from clipfleet.index import Columns
 
-__all__ = ["INTO", "WHERE", "check_corpus", "check_place", "corpus_of", "default_manifest", "open_manifest"]
+__all__ = [
+    "CLAIM",
+    "INTO",
+    "WHERE",
+    "check_corpus",
+    "check_place",
+    "corpus_of",
+    "default_manifest",
+    "forget_all",
+    "open_manifest",
+]
 
 # What is noted in it: where a named one's rows go, of which sources, and into which new collection one reindexes.
 WHERE: Final = "where"
 INTO: Final = "into"
+CLAIM: Final = "claim"  # by what a run knows its claim on that collection again; the manifest's own for ever
 _CORPUS: Final = "corpus"
 _SEVERAL: Final = "several"
 
@@ -48,7 +59,7 @@ def open_manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
     if plan.fresh:
         if left := manifest.told(INTO):
             run.out.note(f"the collection {left!r}, which an earlier run has begun, is left as it is")
-        manifest.clear()
+        forget_all(manifest)
     known = manifest.counts().total()
     if plan.named:
         _check(manifest, plan)
@@ -56,6 +67,15 @@ def open_manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
         items = counted(known, "item is", "items are")
         run.out.note(f"going on with {manifest.path}: {items} known from before (--fresh forgets that)")
     return manifest
+
+
+def forget_all(manifest: Manifest) -> None:
+    """Forget everything but by what its claims are known: else it would stand in its own way."""
+    claim = manifest.told(CLAIM)
+    manifest.clear()
+    if claim:
+        manifest.tell(CLAIM, claim)
+        manifest.flush()
 
 
 def check_place(manifest: Manifest, plan: Plan) -> str:
