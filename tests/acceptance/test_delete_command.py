@@ -130,6 +130,10 @@ def test_given_a_filter_when_deleted_then_it_is_counted_first_and_only_what_fits
     done = delete("--filter", "kidn != 'k1' and n < 3", "--yes")
     assert (done.code, done.out) == (2, "")
     assert "3 rows of 'images' match, though no row has kidn" in done.err
+    done = delete("--filter", "n != '5' and kind == 'k1'", "--yes")
+    assert (done.code, done.out) == (2, "")
+    assert "120 rows of 'images' match, though no row has text under n" in done.err
+    assert "numbers, true and false are compared without quotes" in done.err
     done = delete("--filter", "n < 500 and kind == 'k1'", "--dry-run", "--json")
     assert done.code == 0
     assert done.lines == [{"input": "n < 500 and kind == 'k1'", "ok": True, "matched": 50, "deleted": 0}]

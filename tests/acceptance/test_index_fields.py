@@ -81,6 +81,14 @@ def test_given_a_table_and_declared_columns_when_indexed_then_filters_use_them_a
         (bad,) = [line for line in done.lines if not line["ok"]]
         assert (bad["input"], bad["error"]["code"]) == ("t.csv:5", "bad_request")
         assert bad["error"]["message"] == "metadata year is declared int, and 'soon' is no int"
+        # Without its flags the collection refuses text, and a dry run says so, row by row
+        for flags, refused in (((), list("abcd")), (columns[:6], ["d"])):
+            told = index(*flags, *milvus, "--manifest", "other", "--dry-run")
+            done = index(*flags, *milvus, "--manifest", "other", "--fresh", "--no-reconcile")
+            assert [line["id"] for line in done.lines if not line["ok"]] == refused
+            assert (told.lines[-1]["failed"], told.lines[-1]["send"]) == (len(refused), 4 - len(refused))
+            assert told.code == (1 if len(refused) == 4 else 3) == done.code
+            assert ("'clipfleet index --field year:int' reads text as it" in told.err) == (not flags)
         store = Store(StoreConfig(lite.uri, consistency="Strong"))
         info = store.describe("images")
         assert info is not None

@@ -302,7 +302,7 @@ def test_given_what_stands_against_it_when_reindexed_then_nothing_is_switched_an
     (folder / "s.tar").write_bytes(whole.getvalue()[: len(whole.getvalue()) // 2])
     cut = ("s.tar", "--reindex", "--collection", "alias", "--max-failed", "50%")
     done = index(*cut)
-    assert (done.code, "1 sources are incomplete" in done.out) == (1, True), done.out
+    assert (done.code, "1 source is incomplete" in done.out) == (1, True), done.out
     assert store.describe("alias").name == "second"  # type: ignore[union-attr]
     done = index(*cut[:-1], "100%")
     assert (done.code, "'second' is kept" in done.out) == (3, True), done.out

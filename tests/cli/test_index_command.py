@@ -89,7 +89,7 @@ def test_given_a_source_of_which_nothing_could_be_indexed_then_it_is_never_a_suc
     done = cli("index", "page.tar", **fleet)
     assert done.code == 1
     assert "page.tar: unsupported_media: not a tar" in done.err
-    assert "0 of 1 pictures indexed" in done.out
+    assert "0 of 1 picture indexed" in done.out
     assert cli("index", "empty.csv", **fleet).code == 1
 
 

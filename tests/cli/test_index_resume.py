@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import tarfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -77,8 +78,21 @@ def test_given_a_dry_run_then_it_counts_and_sends_nothing_and_makes_no_manifest(
     (here / "pics" / "text.txt").touch()
     said = cli("index", "pics", "--dry-run", "--json", CLIPFLEET_REDIS_URL="redis://127.0.0.1:1")
     assert said.code == 3
-    expected = {"dry_run": True, "send": 11, "done": 0, "failed_before": 0, "failed": 1, "duplicates": 0, "skipped": 1}
-    assert said.lines == [expected | {"kinds": {".png": 10, ".jpg": 1}}]
+    assert said.lines == [
+        {
+            "dry_run": True,
+            "send": 11,
+            "new": 11,
+            "changed": 0,
+            "again": 0,
+            "done": 0,
+            "failed_before": 0,
+            "failed": 1,
+            "duplicates": 0,
+            "skipped": 1,
+            "kinds": {".png": 10, ".jpg": 1},
+        }
+    ]
     assert "pics/gone.png: fetch_failed" in said.err
     # Of a table the pictures' kinds, and not one for each of its rows
     (here / "t.csv").write_text("path\npics/1.png\npics/2.png\n")
@@ -95,7 +109,7 @@ def test_given_a_dry_run_then_it_counts_and_sends_nothing_and_makes_no_manifest(
     assert cli("index", "pics", **fleet).code == 0
     (here / "pics" / "0.png").write_bytes(b"changed")
     said = cli("index", "pics", "--dry-run", **fleet)
-    assert (said.code, "1 pictures would be sent to 'images'; 10 are done" in said.out) == (0, True)
+    assert (said.code, "1 picture would be sent to 'images' (0 new, 1 changed); 10 are done" in said.out) == (0, True)
     assert ids(cli("index", "pics", "--json", **fleet)) == ["0.png"]
 
 
@@ -170,6 +184,58 @@ def test_given_a_manifest_that_knows_other_sources_when_synced_then_nothing_is_d
     assert cli("index", "more", "--manifest", "m", **fleet).code == 0
     assert cli("index", "pics", "--manifest", "m", "--sync", **fleet).code == 2
     assert cli("index", "more", "--manifest", "m", "--sync", **fleet).code == 2
+
+
+def all_of(manifest: Path) -> list[str]:
+    with closing(sqlite3.connect(manifest)) as file:
+        return list(file.iterdump())
+
+
+def test_given_pictures_that_came_changed_and_left_when_synced_dry_then_it_says_what_the_run_does_and_does_nothing(
+    cli, fleet, here
+):
+    sync = ("index", "pics", "--sync")
+    said = cli(*sync, "--dry-run", **fleet)
+    assert (said.code, "10 pictures would be sent to 'images'; 0 are done" in said.out) == (0, True), said
+    assert "; 0 that have left would be taken out" in said.out
+    assert cli("index", "pics", **fleet).code == 0
+    (here / "pics" / "0.png").unlink()
+    (here / "pics" / "1.png").unlink()
+    (here / "pics" / "2.png").write_bytes(b"changed")
+    (here / "pics" / "x.png").write_bytes(b"x")
+    before = all_of(manifest_of(here))
+    said = cli(*sync, "--dry-run", **fleet)
+    assert (said.code, "2 pictures would be sent to 'images' (1 new, 1 changed); 7 are done" in said.out) == (
+        0,
+        True,
+    )
+    assert "; 2 that have left would be taken out" in said.out
+    assert "all of them are counted" in said.err
+    (told,) = cli(*sync, "--dry-run", "--json", **fleet).lines
+    assert (told["send"], told["new"], told["changed"], told["deleted"], told["doubt"]) == (2, 1, 1, 2, "")
+    assert all_of(manifest_of(here)) == before
+    # What cannot be seen has not left, and the run would say so, too
+    (here / "pics" / "gone").symlink_to("nothing")
+    (here / "empty").mkdir()
+    said = cli("index", "pics", "empty", "--sync", "--dry-run", "--manifest", "m", **fleet)
+    assert (said.code, "nothing would be taken out, since not everything could be seen: empty" in said.out) == (3, True)
+    (here / "pics" / "gone").unlink()
+    done = cli(*sync, "--json", **fleet)
+    assert sorted(ids(done)) == ["2.png", "x.png"]
+    assert '"2 that have left were taken out"' in done.err
+    said = cli(*sync, "--dry-run", **fleet)
+    assert (said.code, "0 pictures would be sent to 'images' (0 new, 0 changed); 9 are done" in said.out) == (0, True)
+    assert "; 0 that have left would be taken out" in said.out
+
+
+def test_given_a_manifest_of_others_or_duplicates_when_synced_dry_then_it_is_refused_as_the_run_is(cli, fleet, here):
+    assert cli("index", "pics", "--manifest", "m", **fleet).code == 0
+    (here / "more").mkdir()
+    (here / "more" / "x.png").write_bytes(b"x")
+    done = cli("index", "more", "--manifest", "m", "--sync", "--dry-run", **fleet)
+    assert (done.code, "knows pictures of other sources, too" in done.err) == (2, True)
+    done = cli("index", "pics", "--sync", "--dry-run", "--dedupe", **fleet)
+    assert (done.code, "which duplicates would be sent is not known before" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize("flags", [("--sync",), ("--reindex", "--drop-old")])

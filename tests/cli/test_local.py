@@ -174,6 +174,46 @@ def test_given_a_running_fleet_when_pictures_are_indexed_then_each_is_found_by_i
     assert (done.code, done.lines[0]["hits"]) == (0, [])
     assert "no row of 'some' has the key nmae: look at how it is spelled" in done.err
     assert "the key path" not in done.err
+    # Behind a negation or an "or" it has hits, and is mistyped all the same
+    for where in ('nmae != "x"', 'not exists nmae or name != "x"'):
+        done = cli("search", "anything", "--filter", where, "--json", "--collection", "some", cwd=up.folder)
+        assert (done.code, len(done.lines[0]["hits"])) == (0, 10)
+        assert done.err.count("no row of 'some' has") == 1
+        assert "has the key nmae: look at how it is spelled" in done.err
+    done = cli("search", "anything", "--filter", 'name != "x"', "--collection", "some", cwd=up.folder)
+    assert "no row" not in done.err
+
+
+def test_given_numbers_of_a_csv_when_a_filter_compares_them_then_it_is_told_that_they_are_text(cli, up, tmp_path):
+    rows = [f"{path},{n},{n % 2 == 0}" for n, path in enumerate(sorted(PICTURES.glob("*.png"))[:4])]
+    (tmp_path / "shop.csv").write_text("\n".join(["path,price,sold", *rows]))
+    said = [str(tmp_path / "shop.csv"), "--path-root", "/", "--collection"]
+    assert cli("index", *said, "as_text", cwd=up.folder).code == 0
+    assert cli("index", *said, "as_numbers", "--field", "price:int", "--field", "sold:bool", cwd=up.folder).code == 0
+
+    def found(collection: str, where: str) -> tuple[int, str]:
+        done = cli("search", "a cat", "--filter", where, "--json", "--collection", collection, cwd=up.folder)
+        assert done.code == 0
+        return len(done.lines[0]["hits"]), done.err
+
+    hint = "no row of 'as_text' has a number under price: its values are text"
+    for where, fits in (("price < 10", 0), ("price != 3", 4)):
+        hits, told = found("as_text", where)
+        assert hits == fits
+        assert hint in told
+        assert "with --field price:float" in told
+    hits, told = found("as_text", "not metadata['sold'] == true")
+    assert hits == 4
+    assert "has true or false under metadata['sold']: its values are text" in told
+    assert "with --field sold:bool" in told
+    for collection, where, fits in (
+        ("as_text", 'price == "none"', 0),
+        ("as_text", 'price in [3, "3"]', 1),
+        ("as_numbers", "price > 10", 0),
+    ):
+        hits, told = found(collection, where)
+        assert hits == fits
+        assert "no row" not in told
 
 
 def test_given_a_running_fleet_when_a_picture_is_embedded_then_its_vector_is_the_clients_own(cli, up):

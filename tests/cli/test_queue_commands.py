@@ -35,7 +35,12 @@ def test_given_a_worker_when_asked_for_status_then_lanes_and_worker_are_told(cli
     (status,) = done.lines
     assert status["lanes"]["interactive"] == {"total": 0, "waiting": 0, "in_flight": 0, "oldest_s": None}
     assert [worker["alive"] for worker in status["workers"]] == [True]
-    assert "alive" in cli("status", **fleet).out
+    told = cli("status", **fleet).out
+    assert "alive" in told
+    # Of what the rate is, and since when is counted
+    assert "can do/s" in told
+    assert "can do/s: requests a second, by what those of the last seconds cost, not how many came" in told
+    assert "mean batch, settled and failed: since the worker's start" in told
 
 
 def test_given_no_worker_when_asked_for_status_then_the_backlog_is_told_and_the_exit_code_is_4(
@@ -46,6 +51,7 @@ def test_given_no_worker_when_asked_for_status_then_the_backlog_is_told_and_the_
     assert done.code == 4
     assert (done.lines[0]["lanes"]["bulk"]["waiting"], done.lines[0]["workers"]) == (1, [])
     people = cli("status", "--redis-url", redis_server.url, "--queue", keys.queue)
+    assert "0 dead letters; what the fleet can do is not known yet" in people.out
     assert "no worker serves this queue now" in people.out
 
 

@@ -80,7 +80,7 @@ def test_given_rows_with_another_picture_in_them_then_those_are_sent_again_and_n
     verdict = reconciled_with(manifest, again)
     assert (verdict.agrees, verdict.text) == (
         False,
-        "NOT reconciled: 1 of 2 hold another picture in the store (b); run it again",
+        "NOT reconciled: 1 of 2 holds another picture in the store (b); run it again",
     )
 
 

@@ -6,13 +6,17 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import redis
 
+from clipfleet.cli.claims import claim
 from clipfleet.cli.dry_run import dry_run
 from clipfleet.cli.errors import CliError, Exit
+from clipfleet.cli.index_manifest import open_manifest
 from clipfleet.cli.indexing import Plan
 from clipfleet.cli.reconciling import Verdict
 from clipfleet.cli.reindexing import Reindex, begin, settle, switch_run
@@ -64,13 +68,13 @@ def switched(lite, manifest, report=None, found=EXACT, unseen="", **options):
 
 
 def test_given_a_run_killed_right_after_its_switch_when_run_again_then_it_knows_the_old_one(lite, store, manifest):
-    assert switched(lite, manifest).text == "'live' stands for 'new' now; 'old' is kept (1 rows, the new one 1 rows)"
+    assert switched(lite, manifest).text == "'live' stands for 'new' now; 'old' is kept (1 row, the new one 1 row)"
     again = switched(lite, manifest, drop_old=True)
     assert (again.agrees, again.text) == (True, "'live' stands for 'new' now; 'old' was dropped")
     assert store.describe("old") is None
     # and once more, after a kill in the middle of that
     assert switched(lite, manifest, drop_old=True).agrees is True
-    assert switched(lite, manifest).text.endswith("'old' is kept (gone, the new one 1 rows)")
+    assert switched(lite, manifest).text.endswith("'old' is kept (gone, the new one 1 row)")
     assert store.count("live") == 1
 
 
@@ -78,10 +82,10 @@ def test_given_a_run_killed_right_after_its_switch_when_run_again_then_it_knows_
     "by", ["a run that began later", "somebody who wants the old one back"], ids=["a later run", "the way back"]
 )
 def test_given_an_alias_switched_by_others_when_a_killed_run_goes_on_then_it_leaves_that_alone(
-    lite, store, manifest, by
+    lite, store, manifest, by, redis_server, keys
 ):
     # Given a run that was killed, before its switch or after it
-    run = Run("index", Flags(milvus_uri=lite.uri))
+    run = Run("index", Flags(milvus_uri=lite.uri, redis_url=redis_server.url, queue=keys.queue))
     begin(run, load(run.flags, {}), Plan(), Reindex("live", "begun"), manifest)
     if by == "somebody who wants the old one back":
         assert switched(lite, manifest).agrees is True
@@ -101,6 +105,83 @@ def test_given_an_alias_switched_by_others_when_a_killed_run_goes_on_then_it_lea
     store.drop("newer")
 
 
+@pytest.fixture
+def started(lite, redis_server, keys, tmp_path):
+    """Begins a reindexing: of which manifest, into what."""
+    run = Run("index", Flags(milvus_uri=lite.uri, redis_url=redis_server.url, queue=keys.queue))
+    settings = load(run.flags, {})
+
+    def begun(name, into="fresh", *, fresh=False):
+        plan = Plan(manifest=tmp_path / name, fresh=fresh, reindex=Reindex("live", into))
+        with ExitStack() as stack:
+            manifest = open_manifest(run, plan, stack)
+            return begin(run, settings, plan, plan.reindex, manifest).sending.collection, manifest.told("into")
+
+    return begun
+
+
+def test_given_two_corpora_for_one_new_collection_at_once_when_begun_then_the_second_is_refused(
+    started, store, redis_server, keys
+):
+    """Milvus has no row of it, and so no such collection, when either of them looks."""
+    assert started("mine") == ("fresh", "fresh")
+    for _ in range(2):
+        with pytest.raises(
+            CliError, match=r"--into fresh: the run with the manifest \S+/mine on \S+ has begun it already"
+        ):
+            started("theirs")
+    # The second may take another name, and the first goes on, and begins anew, as often as it is killed
+    assert started("theirs", "fresher") == ("fresher", "fresher")
+    assert started("mine") == ("fresh", "fresh")
+    assert started("mine", fresh=True) == ("fresh", "fresh")
+    # What is refused for another reason keeps nobody out
+    with pytest.raises(CliError, match="there is such a collection or alias already"):
+        started("others", "new")
+    with redis.Redis.from_url(redis_server.url) as client:
+        left = {key.decode(): client.ttl(key) for key in client.scan_iter(f"{keys.base}index:*")}
+    assert sorted(left) == [f"{keys.base}index:into:fresh", f"{keys.base}index:into:fresher"]
+    assert all(0 < ttl <= 86_400 for ttl in left.values())
+
+
+def test_given_a_claim_of_a_killed_run_that_has_ended_when_somebody_else_has_it_then_the_first_is_refused(
+    started, redis_server, keys
+):
+    assert started("mine") == ("fresh", "fresh")
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.delete(f"{keys.base}index:into:fresh")  # as after a day
+    assert started("theirs") == ("fresh", "fresh")
+    with pytest.raises(CliError, match=r"/theirs on .* has begun 'fresh' as well, since this one was stopped"):
+        started("mine")
+
+
+def test_when_switched_then_the_claim_has_ended_and_it_is_the_collection_that_is_there(
+    started, lite, store, redis_server, keys, tmp_path
+):
+    assert started("mine") == ("fresh", "fresh")
+    store.ensure_collection("fresh", fingerprint="f", dimension=2)
+    store.upsert("fresh", [Row("a", np.ones(2, np.float32))])
+    settings = load(Flags(milvus_uri=lite.uri, redis_url=redis_server.url, queue=keys.queue), {})
+    with Manifest(tmp_path / "mine") as manifest:
+        plan, report = Plan(Sending("fresh")), Report(indexed=1)
+        assert switch_run(settings, plan, Reindex("live", "fresh"), manifest, report, EXACT).agrees is True
+    with redis.Redis.from_url(redis_server.url) as client:
+        assert client.keys(f"{keys.base}index:*") == []
+    with pytest.raises(CliError, match="there is such a collection or alias already"):
+        started("theirs")
+    store.switch("live", "old")
+    store.drop("fresh")
+
+
+def test_given_a_redis_that_lets_nobody_claim_then_that_is_told_and_no_more(redis_server, keys):
+    with redis.Redis.from_url(redis_server.url) as admin:
+        admin.acl_setuser("reader", enabled=True, passwords=["+secret"], keys=["*"], commands=["+get", "+@connection"])
+        try:
+            with redis.Redis.from_url(redis_server.url, username="reader", password="secret") as client:
+                assert claim(client, keys, "fresh", by="a", about="the run a") is None
+        finally:
+            admin.acl_deluser("reader")
+
+
 def failed(count):
     return Counter({ErrorCode.CORRUPT_IMAGE: count})
 
@@ -112,7 +193,7 @@ def failed(count):
         (Report(indexed=1, stopped="nobody is there"), EXACT, {}, "ended early: nobody is there"),
         (Report(indexed=98, failed=failed(2)), EXACT, {}, "2 of 100 failed, which is more than 1.00%"),
         (Report(indexed=99, failed=failed(1)), EXACT, {"max_failed": 0.0}, "1 of 100 failed"),
-        (Report(indexed=9, incomplete=["s.tar"]), EXACT, {"max_failed": 0.99}, "1 sources are incomplete"),
+        (Report(indexed=9, incomplete=["s.tar"]), EXACT, {"max_failed": 0.99}, "1 source is incomplete"),
         (
             Report(earlier=999, failed=Counter({ErrorCode.MODEL_MISMATCH: 1})),
             EXACT,

@@ -105,6 +105,47 @@ def test_a_map_beside_its_source_raises_what_that_raises_and_closes_it_where_it_
     assert [result.outputs["data"] for result in client.map(source(), source_waits=True)] == list(range(100))
 
 
+@pytest.mark.parametrize("source_waits", [False, True])
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("mistake", ["raises", "no request"])
+def test_given_a_source_that_breaks_when_mapped_then_what_it_gave_comes_first(
+    redis_server, redis_client, keys, client, source_waits, ordered, mistake
+):
+    asked = threading.Event()
+
+    def source():
+        for number in range(20):
+            yield requests.echo(number)
+        asked.set()
+        if mistake == "raises":
+            raise LookupError("the source broke")
+        yield "no request"
+
+    def handler(request):
+        assert asked.wait(10)  # so that nothing had come when the source broke
+        return answer(request)
+
+    with RawWorker(redis_server.url, keys, handler=handler):
+        wait_until(lambda: redis_client.zcard(keys.workers), 5, "the worker's presence")
+        given = []
+        with pytest.raises(LookupError if mistake == "raises" else TypeError):
+            given.extend(client.map(source(), ordered=ordered, source_waits=source_waits))
+    given = [result.outputs["data"] for result in given]
+    assert sorted(given) == list(range(20))
+    assert not ordered or given == sorted(given)
+
+
+def test_given_a_source_that_is_interrupted_when_mapped_then_nothing_is_waited_for(client, redis_server, keys):
+    def source():
+        yield requests.echo(1)
+        raise KeyboardInterrupt
+
+    for source_waits in (False, True):
+        # No worker at all: whoever waited for an answer would wait for a second, and be told so.
+        with pytest.raises(KeyboardInterrupt):
+            list(client.map(source(), source_waits=source_waits))
+
+
 def test_map_as_completed_does_not_wait_for_the_slow_one(redis_server, redis_client, keys, client):
     slow = threading.Event()
 

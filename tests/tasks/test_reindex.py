@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from celery.exceptions import Ignore
 
+from clipfleet.cli.claims import claim
 from clipfleet.cli.settings import Flags, load
 from clipfleet.index import Failure, Item
 from clipfleet.schemas.errors import RequestFailed
@@ -122,6 +123,20 @@ def test_given_two_runs_for_one_new_collection_when_neither_has_made_it_then_the
     with pytest.raises(ValueError, match="another run indexes into 'new'"):
         corpus.reindex(Task("two"), ["t.csv"], "live", collection="new", columns={"path": "path"}, shards=1)
     assert runs.unfinished() == [run]
+
+
+def test_given_the_command_line_at_a_new_collection_when_asked_to_reindex_then_whoever_came_first_has_it(
+    runs, redis_client, keys
+):
+    assert claim(redis_client, keys, "taken", by="a", about="the command") == ""
+    with pytest.raises(ValueError, match="another run indexes into 'taken'"):
+        corpus.reindex(Task("one"), ["t.csv"], "live", collection="taken", shards=1)
+    assert runs.unfinished() == []
+    # And the other way round, until the run has ended
+    run, _ = asked(runs, "two", collection="new")
+    assert claim(redis_client, keys, "new", by="a", about="the command") == f"the Celery run {run}"
+    runs.end(run, FINISHED)
+    assert claim(redis_client, keys, "new", by="a", about="the command") == ""
 
 
 def test_given_a_message_that_comes_again_when_its_collection_is_there_then_it_is_its_own_run(runs, store):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from clipfleet.cli.settings import redacted
 from clipfleet.schemas.errors import ClipfleetError
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -159,7 +160,7 @@ def check_milvus(settings: Settings) -> Iterator[Check]:
         yield Check("milvus", "bad", f"{where}: {error}", _START_MILVUS)
         return
     kind = "Milvus Lite" if "lite" in version.lower() else "Milvus"
-    held = ", ".join(f"{each.name} ({each.rows:,} rows)" for each in collections if each.rows is not None)
+    held = ", ".join(f"{each.name} ({counted(each.rows, 'row')})" for each in collections if each.rows is not None)
     yield Check("milvus", "ok", f"{kind} {version} at {where}; collections: {held or 'none'}")
 
 

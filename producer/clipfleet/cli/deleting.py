@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import CliError, Exit
-from clipfleet.cli.filter_keys import tell_unknown
+from clipfleet.cli.filter_keys import kinds_of, tell_unfit
 from clipfleet.cli.run import usage
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,20 +46,21 @@ def by_filter(run: Run, settings: Settings, collection: str, where: str, *, yes:
     told = _first(settings, count(where))
     with connect(settings, lane="bulk", wait_for_worker=True) as client:
         matched = int(told.outputs["matched"])
+        fit = "matches" if matched == 1 else "match"
         deleted = 0
-        unknown = tell_unknown(run.out, client, collection, where, by=count)
-        if matched and yes and unknown and not dry_run:
+        wrong = tell_unfit(run.out, client, collection, kinds_of(where), by=count)
+        if matched and yes and wrong and not dry_run:
             # Behind a "!=" it fits every row, and there is nobody who could think better of it.
-            text = f"--filter: {_rows(matched)} of {collection!r} match, though no row has {', '.join(unknown)}"
+            text = f"--filter: {counted(matched, 'row')} of {collection!r} {fit}, though {' and '.join(wrong)}"
             raise usage(text, "Leave out what asks for it, if they are to go; nothing was deleted.")
         if matched and not (yes or dry_run or run.out.can_ask):
-            text = f"--filter: {_rows(matched)} of {collection!r} match, and there is no terminal to ask on"
+            text = f"--filter: {counted(matched, 'row')} of {collection!r} {fit}, and there is no terminal to ask on"
             raise usage(text, "Give --yes to delete them; nothing was deleted.")
         if matched and not dry_run:
-            if not yes and not run.out.ask(f"delete {_rows(matched)} of {collection!r}?"):
+            if not yes and not run.out.ask(f"delete {counted(matched, 'row')} of {collection!r}?"):
                 raise CliError("nothing was deleted")
             if yes:
-                run.out.note(f"{_rows(matched)} of {collection!r} match")
+                run.out.note(f"{counted(matched, 'row')} of {collection!r} {fit}")
             with Progress(run.out, "deleting", lambda: range(matched)) as progress:
                 for page in _pages(client, collection, where):
                     deleted += page
@@ -66,9 +68,9 @@ def by_filter(run: Run, settings: Settings, collection: str, where: str, *, yes:
     if run.out.json_lines:
         run.out.json({"input": where, "ok": True, "matched": matched, "deleted": deleted})
     elif dry_run:
-        run.out.line(f"{_rows(matched)} of {collection!r} would be deleted")
+        run.out.line(f"{counted(matched, 'row')} of {collection!r} would be deleted")
     else:
-        run.out.line(f"{_rows(deleted)} of {collection!r} deleted")
+        run.out.line(f"{counted(deleted, 'row')} of {collection!r} deleted")
     return Exit.OK
 
 
@@ -81,7 +83,7 @@ def _pages(client: Client, collection: str, where: str) -> Iterator[int]:
         try:
             answer = _one(client, requests.delete(filter=where, collection=collection, limit=_ROWS_AT_ONCE))
         except RequestFailed as error:
-            done = f"{_rows(total)} had been deleted before; the same command deletes the rest"
+            done = f"{counted(total, 'row')} had been deleted before; the same command deletes the rest"
             raise error_for(error.code, f"{error.message}; {done}", retryable=error.retryable) from None
         deleted = int(answer.outputs["deleted"])
         total += deleted
@@ -229,8 +231,4 @@ class _Told:
         what = "would be deleted" if self._dry_run else "deleted"
         missing = f"; {self._missing:,} of the ids had none" if self._missing else ""
         failed = f"; {self._failed:,} failed" if self._failed else ""
-        self._out.line(f"{_rows(self._found)} of {self._collection!r} {what}{missing}{failed}")
-
-
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count:,} rows"
+        self._out.line(f"{counted(self._found, 'row')} of {self._collection!r} {what}{missing}{failed}")

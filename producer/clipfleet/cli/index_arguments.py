@@ -18,8 +18,23 @@ if TYPE_CHECKING:
 __all__ = ["check_patterns", "check_sync", "how_to_send", "part_of_n", "shrink_px"]
 
 
-def check_sync(sources: list[str], opened: list[Source], part: Part | None) -> None:
-    """Refuse what would have rows deleted whose pictures are there."""
+def check_sync(
+    sources: list[str], opened: list[Source], part: Part | None, *, forgets: bool, told_of_dedupe: bool
+) -> None:
+    """Refuse what would have rows deleted whose pictures are there, and what ``--sync`` has no answer to.
+
+    Args:
+        sources: as they were given.
+        opened: the same, opened.
+        part: that of this host.
+        forgets: whether there is no manifest of earlier runs, or of no collection.
+        told_of_dedupe: whether a dry run is to tell which duplicates take the places of what has left.
+    """
+    if forgets:
+        raise usage("--sync goes with neither --to nor --fresh")
+    if told_of_dedupe:
+        # Whose kept picture leaves takes its place, and which of several that is comes out when it is sent.
+        raise usage("--sync --dry-run does not go with --dedupe: which duplicates would be sent is not known before")
     if part is not None and any(map(by_file, opened)):
         # One host would delete what another one has just indexed.
         raise usage("--sync goes with --shard for folders and tables alone: other hosts take what a new file displaces")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from clipfleet.cli.errors import CliError
 from clipfleet.cli.run import usage
 from clipfleet.index import Manifest, ManifestError, ManifestHeld, manifest_name
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -17,11 +18,22 @@ if TYPE_CHECKING:
     from clipfleet.cli.run import Run
     from clipfleet.index import Columns
 
-__all__ = ["INTO", "WHERE", "check_place", "corpus_of", "default_manifest", "open_manifest"]
+__all__ = [
+    "CLAIM",
+    "INTO",
+    "WHERE",
+    "check_corpus",
+    "check_place",
+    "corpus_of",
+    "default_manifest",
+    "forget_all",
+    "open_manifest",
+]
 
 # What is noted in it: where a named one's rows go, of which sources, and into which new collection one reindexes.
 WHERE: Final = "where"
 INTO: Final = "into"
+CLAIM: Final = "claim"  # by what a run knows its claim on that collection again; the manifest's own for ever
 _CORPUS: Final = "corpus"
 _SEVERAL: Final = "several"
 
@@ -47,13 +59,23 @@ def open_manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
     if plan.fresh:
         if left := manifest.told(INTO):
             run.out.note(f"the collection {left!r}, which an earlier run has begun, is left as it is")
-        manifest.clear()
+        forget_all(manifest)
     known = manifest.counts().total()
     if plan.named:
-        _check(manifest, plan, known)
+        _check(manifest, plan)
     if known:
-        run.out.note(f"going on with {manifest.path}: {known:,} items are known from before (--fresh forgets them)")
+        items = counted(known, "item is", "items are")
+        run.out.note(f"going on with {manifest.path}: {items} known from before (--fresh forgets that)")
     return manifest
+
+
+def forget_all(manifest: Manifest) -> None:
+    """Forget everything but by what its claims are known: else it would stand in its own way."""
+    claim = manifest.told(CLAIM)
+    manifest.clear()
+    if claim:
+        manifest.tell(CLAIM, claim)
+        manifest.flush()
 
 
 def check_place(manifest: Manifest, plan: Plan) -> str:
@@ -71,20 +93,30 @@ def check_place(manifest: Manifest, plan: Plan) -> str:
     return where
 
 
-def _check(manifest: Manifest, plan: Plan, known: int) -> None:
+def _check(manifest: Manifest, plan: Plan) -> None:
     """What is done elsewhere would not be sent to here; and others' pictures would be taken for gone."""
     where = check_place(manifest, plan)
-    corpus = manifest.told(_CORPUS)
-    if corpus != plan.corpus and (corpus or known):
-        if plan.sync:
-            raise usage(
-                f"--sync: {manifest.path} knows pictures of other sources, too, whose rows would be deleted",
-                "Name another with --manifest, one for each corpus.",
-            )
-        corpus = _SEVERAL
+    corpus = check_corpus(manifest, plan)
     manifest.tell(WHERE, where)
-    manifest.tell(_CORPUS, corpus or plan.corpus)
+    manifest.tell(_CORPUS, corpus)
     manifest.flush()
+
+
+def check_corpus(manifest: Manifest, plan: Plan) -> str:
+    """Of which sources a manifest is with this plan, as it is noted there.
+
+    Raises:
+        CliError: usage error: with ``--sync`` others' pictures would be taken for gone.
+    """
+    corpus = manifest.told(_CORPUS)
+    if corpus == plan.corpus or not (corpus or manifest.counts()):
+        return plan.corpus
+    if plan.sync:
+        raise usage(
+            f"--sync: {manifest.path} knows pictures of other sources, too, whose rows would be deleted",
+            "Name another with --manifest, one for each corpus.",
+        )
+    return _SEVERAL
 
 
 def corpus_of(sources: list[str], columns: Columns, shard: str | None) -> list[object]:

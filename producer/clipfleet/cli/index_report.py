@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from clipfleet.schemas.text import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -54,15 +56,15 @@ class Shown:
         more = self.failed - _SHOWN_FAILURES
         if more > 0 and not self._out.json_lines:
             where = "--failures FILE" if self._failures.path is None else self._failures.path
-            self._out.note(f"and {more} more; {where} lists them all")
+            self._out.note(f"and {more:,} more; {where} lists them all")
 
 
 def summary(run: Run, report: Report, where: str, verdicts: Sequence[Verdict], switch: Verdict | None) -> None:
     """Say what became of all: of the pictures, of the store, of the alias."""
-    codes = ", ".join(f"{count} {code}" for code, count in report.failed.most_common())
-    earlier = f", {report.earlier} of them earlier," if report.earlier else ""
+    codes = ", ".join(f"{count:,} {code}" for code, count in report.failed.most_common())
+    earlier = f", {report.earlier:,} of them earlier," if report.earlier else ""
     text = (
-        f"{report.indexed + report.earlier} of {report.found} pictures indexed into {where}{earlier} in"
+        f"{report.indexed + report.earlier:,} of {counted(report.found, 'picture')} indexed into {where}{earlier} in"
         f" {report.seconds:.1f} s ({report.rate:.1f}/s)" + (f"; failed: {codes}" if codes else "")
     )
     if report.stopped:
@@ -72,9 +74,9 @@ def summary(run: Run, report: Report, where: str, verdicts: Sequence[Verdict], s
     if report.incomplete:
         text += f"; incomplete: {', '.join(report.incomplete[:_SHOWN_FAILURES])}"
     if report.duplicates:
-        text += f"; {report.duplicates} duplicate{'s' if report.duplicates > 1 else ''} not sent again"
+        text += f"; {counted(report.duplicates, 'duplicate')} not sent again"
     if report.skipped:
-        text += f"; {report.skipped} other file{'s' if report.skipped > 1 else ''} skipped"
+        text += f"; {counted(report.skipped, 'other file')} skipped"
     said = [verdict.text for verdict in [*verdicts, *([] if switch is None else [switch])]]
     text += "".join(f"; {each}" for each in said)
     if run.out.json_lines:

@@ -19,6 +19,7 @@ from clipfleet.index import Meter, Sending, open_sources, typed
 from clipfleet.index.sinks import SinkError
 from clipfleet.index.sync import Unseen, Visited
 from clipfleet.schemas.keys import Lane
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -275,6 +276,6 @@ class _Indexing:
     def _interrupted(self, sink: Shown) -> None:
         resumes = "goes on from here" if self._manifest is not None else "replaces and never doubles"
         self._run.out.note(
-            f"{sink.indexed} pictures indexed into {self._where} and {sink.failed} failed until then; the"
+            f"{counted(sink.indexed, 'picture')} indexed into {self._where} and {sink.failed:,} failed until then; the"
             f" same command {resumes}"
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clipfleet.schemas.codec import decode_map
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, error_for
 from clipfleet.schemas.limits import DEFAULT_MAX_REQUEST_BYTES
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ class Letter:
             if isinstance(value, dict) and value.keys() == {"sha256", "size"}:
                 size = value["size"]
                 raise error_for(
-                    ErrorCode.TOO_LARGE, f"its {name} of {size} bytes was too large to be kept; send it anew"
+                    ErrorCode.TOO_LARGE, f"its {name} of {counted(size, 'byte')} was too large to be kept; send it anew"
                 )
         return self.pipeline, inputs, self.request.get("options") or {}
 
@@ -104,7 +105,7 @@ def _request(raw: DeadLetter) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
-        return f"<{len(value)} bytes>"
+        return f"<{counted(len(value), 'byte')}>"
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,6 @@
 """What the operator sees of a queue: lanes, fleet, workers, dead letters. Reads Redis itself; changes dead letters.
 
-The only module of the command line that speaks Redis.
+It and ``claims`` are the only modules of the command line that speak Redis.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from clipfleet.cli.claims import claim, let_go
 from clipfleet.cli.errors import CliError
 from clipfleet.schemas.errors import ErrorCode, Unavailable
 from clipfleet.schemas.keys import Lane, QueueKeys
@@ -147,6 +148,14 @@ class QueueView:
         # HMGET is among a producer's rights, HGETALL is not.
         found: Any = self._redis.hmget(self._keys.fleet, ["fingerprint", "dimension"])
         return (found[0] or b"").decode(), int(found[1] or 0)
+
+    def claim(self, collection: str, *, by: str, about: str) -> str | None:
+        """Claim a new collection for one run; see ``claims.claim``."""
+        return claim(self._redis, self._keys, collection, by=by, about=about)
+
+    def let_go(self, collection: str, *, by: str) -> None:
+        """End that claim."""
+        let_go(self._redis, self._keys, collection, by=by)
 
     def snapshot(self) -> Snapshot:
         """All of it, now."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clipfleet.cli.milvus import opened
 from clipfleet.index import forgotten, reconcile
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,17 +59,20 @@ def reconcile_run(
         return Verdict(False, f"NOT reconciled: {error}")
     if found.agrees:
         unknown = f"; of {found.unknown:,} only the id could be compared" if found.unknown else ""
-        renewed = f"; {twins:,} of the duplicates had rows of their own, which were renewed" if twins else ""
+        had = counted(
+            twins, "duplicate had a row of its own, which was", "duplicates had rows of their own, which were"
+        )
+        renewed = f"; {had} renewed" if twins else ""
         text = f"reconciled: the store holds each of the {found.done:,} that the manifest calls done{unknown}{renewed}"
         return Verdict(True, text)
     return Verdict(False, f"NOT reconciled: {_lost(found)} ({', '.join(found.first)}); run it again")
 
 
 def _lost(found: Reconciled) -> str:
-    told = [f"{found.missing:,} are missing"] if found.missing or not found.changed else []
-    told += [f"{found.changed:,} hold another picture"] if found.changed else []
+    told = [counted(found.missing, "is missing", "are missing")] if found.missing or not found.changed else []
+    told += [counted(found.changed, "holds another picture", "hold another picture")] if found.changed else []
     if found.twins and not found.missing and not found.changed:
-        return f"{found.twins:,} duplicates have rows of their own in the store"
+        return f"{counted(found.twins, 'duplicate has a row of its', 'duplicates have rows of their')} own in the store"
     first, *more = told
     number, _, what = first.partition(" ")
     return " and ".join([f"{number} of {found.done:,} {what} in the store", *more])

@@ -12,7 +12,9 @@ An alias that stands for neither STOOD nor INTO was switched by somebody else si
 from __future__ import annotations
 
 import secrets
+import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Event
@@ -20,12 +22,14 @@ from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.declaring import carried, declare, fields_of
 from clipfleet.cli.index_arguments import check_patterns
-from clipfleet.cli.index_manifest import INTO, WHERE
+from clipfleet.cli.index_manifest import CLAIM, INTO, WHERE, forget_all
 from clipfleet.cli.milvus import opened
+from clipfleet.cli.queue import QueueView
 from clipfleet.cli.reconciling import Verdict
 from clipfleet.cli.run import usage
 from clipfleet.index import Manifest, ManifestError
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,19 +94,26 @@ def begin(run: Run, settings: Settings, plan: Plan, asked: Reindex, manifest: Ma
     """The plan with the new collection, made with the columns of the old one and those that are asked for.
 
     Raises:
-        CliError: the alias' name is a collection's; the new collection's name is taken.
+        CliError: the alias' name is a collection's; the new collection's name is taken, or claimed by another run.
         RequestFailed, StoreUnavailable: Milvus, or what the fleet is, stands against it.
     """
+    begun = manifest.told(INTO)
+    new = begun or asked.into or _made_name(asked.alias)
+    # Before anybody looks whether it is there: of two who begin it at once the second finds the claim, or the rows.
+    _claim(run, settings, manifest, new, begun=bool(begun))
     with opened(settings) as store:
-        begun = manifest.told(INTO)
-        old = check_names(store, asked, begun)
-        new = begun or asked.into or _made_name(asked.alias)
+        try:
+            old = check_names(store, asked, begun)
+        except ClipfleetError:
+            if not begun:
+                _let_go(settings, manifest, new)
+            raise
         if begun:
             run.out.note(f"going on with the new collection {begun!r} (--fresh begins another one)")
         else:
             if manifest.counts():
                 # Of an earlier reindexing, which has come to its end: nothing of that is in this one's collection.
-                manifest.clear()
+                forget_all(manifest)
             manifest.tell(INTO, new)
             manifest.tell(_STOOD, _NOTHING if old is None else old.name)
             manifest.flush()
@@ -112,6 +123,34 @@ def begin(run: Run, settings: Settings, plan: Plan, asked: Reindex, manifest: Ma
     stands = "which is not there yet" if old is None else f"which stands for {old.name!r} until then"
     run.out.note(f"reindexing into {new!r}, for the alias {asked.alias!r}, {stands}")
     return replace(plan, sending=replace(plan.sending, collection=new))
+
+
+def _claim(run: Run, settings: Settings, manifest: Manifest, new: str, *, begun: bool) -> None:
+    """Keep others out of the new collection; see ``claims``.
+
+    Raises:
+        CliError: usage error: another run is at it.
+    """
+    by = manifest.told(CLAIM) or secrets.token_hex(10)
+    manifest.tell(CLAIM, by)
+    manifest.flush()
+    about = f"the run with the manifest {manifest.path.absolute()} on {socket.gethostname()}"
+    with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
+        holder = view.claim(new, by=by, about=about)
+    if holder is None:
+        run.out.note(f"this Redis lets nobody see that this run is at {new!r}: begin no other one into it meanwhile")
+    elif holder and begun:
+        raise usage(f"{holder} has begun {new!r} as well, since this one was stopped", "Give this one up with --fresh.")
+    elif holder:
+        raise usage(f"--into {new}: {holder} has begun it already", "Name another collection, one for each run.")
+
+
+def _let_go(settings: Settings, manifest: Manifest, new: str) -> None:
+    with (
+        suppress(ClipfleetError),  # it ends by itself
+        QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view,
+    ):
+        view.let_go(new, by=manifest.told(CLAIM))
 
 
 def check_names(store: Store, asked: Reindex, begun: str) -> CollectionInfo | None:
@@ -179,6 +218,7 @@ def switch_run(
     try:
         with opened(settings) as store:
             old, other = _switched(store, asked.alias, new, manifest)
+            _let_go(settings, manifest, new)  # from here on it is the collection that is there
             if other:
                 return Verdict(
                     False,
@@ -212,7 +252,11 @@ def _doubt(asked: Reindex, report: Report, found: Verdict | None, unseen: str) -
             " again (--retry-failed for those that failed of themselves), or allow more with --max-failed"
         )
     if (report.incomplete or unseen) and asked.max_failed < 1:
-        what = f"{len(report.incomplete):,} sources are incomplete" if report.incomplete else f"of {unseen}"
+        what = (
+            f"{counted(len(report.incomplete), 'source is', 'sources are')} incomplete"
+            if report.incomplete
+            else f"of {unseen}"
+        )
         return (
             f"{what}, and nobody knows how many pictures are missing: mend that and run it again, or allow it with"
             " --max-failed 100%"
@@ -257,7 +301,7 @@ def _dropped(store: Store, old: str) -> str:
 
 def _rows(store: Store, name: str) -> str:
     try:
-        return f"{store.count(name):,} rows"
+        return counted(store.count(name), "row")
     except RequestFailed:
         return "gone"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.reconciling import Verdict
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     from clipfleet.index.sync import Visited
     from clipfleet.producer.requests import NewRequest
 
-__all__ = ["sync_run"]
+__all__ = ["MOST_ID_BYTES", "sync_run"]
 
 _IDS_AT_ONCE: Final = 250
 # No store takes a longer one: there is no row, and to ask for it would be refused with all others of its request.
-_MOST_ID_BYTES: Final = 1_024
+MOST_ID_BYTES: Final = 1_024
 
 
 def sync_run(settings: Settings, collection: str, manifest: Manifest, visited: Visited, report: Report) -> Verdict:
@@ -32,9 +33,9 @@ def sync_run(settings: Settings, collection: str, manifest: Manifest, visited: V
 
     def deletions() -> Iterator[NewRequest]:
         for gone in visited.gone(manifest):
-            page = [id_ for id_ in gone if len(id_.encode()) <= _MOST_ID_BYTES]
+            page = [id_ for id_ in gone if len(id_.encode()) <= MOST_ID_BYTES]
             if len(page) < len(gone):
-                manifest.forget([id_ for id_ in gone if len(id_.encode()) > _MOST_ID_BYTES])
+                manifest.forget([id_ for id_ in gone if len(id_.encode()) > MOST_ID_BYTES])
             for start in range(0, len(page), _IDS_AT_ONCE):
                 sent.append(page[start : start + _IDS_AT_ONCE])
                 yield requests.delete(ids=sent[-1], collection=collection)
@@ -47,4 +48,4 @@ def sync_run(settings: Settings, collection: str, manifest: Manifest, visited: V
             manifest.forget(sent.pop(0))
             deleted += int(result.outputs.get("deleted", 0))
     manifest.flush()
-    return Verdict(True, f"{deleted:,} that have left were taken out")
+    return Verdict(True, f"{counted(deleted, 'that has left was', 'that have left were')} taken out")

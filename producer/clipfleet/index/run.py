@@ -18,6 +18,7 @@ from clipfleet.index.sources import Failure, Item, Seen, Skip, open_sources
 from clipfleet.index.sources.far import read_ahead
 from clipfleet.index.sources.item import Stored
 from clipfleet.schemas.errors import ErrorCode, RequestFailed
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -269,7 +270,9 @@ class _Run:
         gone = error is not None and (error.code in _FLEET_GONE or self._refuses_all(error))
         self._unanswered = self._unanswered + 1 if gone else 0
         if self._unanswered >= self._patience and not self.report.stopped:
-            self.report.stopped = f"the last {self._unanswered} pictures were not answered: {error}"
+            self.report.stopped = (
+                f"the last {counted(self._unanswered, 'picture was', 'pictures were')} not answered: {error}"
+            )
         one = cast("UnderWay", self._order.popleft())
         if UNSENT in result.notes:
             self._ledger.unsent(one)

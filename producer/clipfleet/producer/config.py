@@ -23,6 +23,7 @@ from clipfleet.schemas.limits import (
     default_ttl_ms,
 )
 from clipfleet.schemas.request import encode_request, new_id
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     import ssl
@@ -113,7 +114,7 @@ class Config:
             QueueFull: at the limit.
         """
         if unanswered >= self.max_unanswered:
-            raise QueueFull(OWN_RETRY_AFTER_S, f"this client has {unanswered} requests unanswered already")
+            raise QueueFull(OWN_RETRY_AFTER_S, f"this client has {counted(unanswered, 'request')} unanswered already")
 
 
 @dataclass(frozen=True, slots=True)

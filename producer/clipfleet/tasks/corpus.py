@@ -159,7 +159,10 @@ def _begin(task: Any, asked: dict[str, Any], sources: list[str] | str, **options
     if (
         is_new
         and plan.alias
-        and any(at != run and each.plan["collection"] == plan.collection for at, each in _unfinished())
+        and (
+            any(at != run and each.plan["collection"] == plan.collection for at, each in _unfinished())
+            or runs().is_claimed(run, plan.collection)
+        )
     ):
         # Begun at the same time, when it was not there yet: looked for afterwards, so that one of two sees the other.
         runs().end(run, REVOKED)

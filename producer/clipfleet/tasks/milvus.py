@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clipfleet.cli.declaring import carried, declare
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.text import counted
 from clipfleet.tasks.settings import settings
 
 if TYPE_CHECKING:
@@ -130,12 +131,13 @@ def _doubt(plan: dict[str, Any], done: dict[str, Any]) -> str:
     if not done["indexed"]:
         return "nothing is indexed"
     if mixed := done["failed"].get(ErrorCode.MODEL_MISMATCH, 0):
-        return f"{mixed} came from workers of another model than those before, whose the new collection is"
+        return f"{mixed:,} came from workers of another model than those before, whose the new collection is"
     if failed > most * (failed + done["indexed"]):
         return f"{failed} failed, more than {most:.2%}"
     if done["incomplete"] and most < 1:
+        one, many = "shard, table or folder is", "shards, tables or folders are"
         return (
-            f"{done['incomplete']} shards, tables or folders are incomplete, cannot be read or gave nothing:"
+            f"{counted(done['incomplete'], one, many)} incomplete, cannot be read or gave nothing:"
             " nobody knows how many pictures are missing"
         )
     return ""

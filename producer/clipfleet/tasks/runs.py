@@ -24,6 +24,7 @@ import secrets
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from clipfleet.cli.claims import claim, let_go
 from clipfleet.tasks.eta import Pace
 from clipfleet.tasks.failures import keep, page
 from clipfleet.tasks.keys import RunKeys
@@ -88,6 +89,10 @@ class Runs:
 
         return self._transaction(self._keys.asked(asked), attempt)
 
+    def is_claimed(self, run: str, collection: str) -> bool:
+        """Whether ``clipfleet index --reindex`` is at a new collection; else it is kept for this run from then on."""
+        return bool(claim(self._redis, self._keys.queue, collection, by=run, about=f"the Celery run {run}"))
+
     def find(self, asked: str, task: str) -> tuple[str, Run] | None:
         """What ``begin`` would join; None where it would make a new run."""
         return self._find(asked, task, self._redis, lambda *_keys: None)
@@ -148,7 +153,10 @@ class Runs:
             self._put(pipe, self._keys.run(run), known)
             return True
 
-        return self._change(self._keys.run(run), change)
+        has_ended = self._change(self._keys.run(run), change)
+        if has_ended and (known := self.get(run)) is not None and known.plan.get("alias"):
+            let_go(self._redis, self._keys.queue, known.plan["collection"], by=run)
+        return has_ended
 
     def close(self, run: str, owner: str) -> tuple[Run | None, int]:
         """(the run, 0) for the one who may switch its alias now; (None, ms) when another one does for so long yet.

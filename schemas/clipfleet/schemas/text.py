@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["visible"]
+__all__ = ["counted", "visible"]
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """So many of something, with thousands apart: ``1 row``, ``1,200 rows``.
+
+    Args:
+        count: how many.
+        one: what is said of one, ``row matches``.
+        many: what is said of any other number, ``rows match``; empty: ``one`` with an s.
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def visible(text: str, *, keep: str = "") -> str:

@@ -124,7 +124,7 @@ def test_given_no_terminal_when_shown_then_plain_aligned_text():
 
 
 def test_given_more_rows_than_the_limit_when_shown_then_it_says_how_many_more(table):
-    assert shown(table, 1).splitlines()[1:] == ["cat    0.5", "… 1 more rows"]
+    assert shown(table, 1).splitlines()[1:] == ["cat    0.5", "… 1 more row"]
 
 
 def test_given_a_label_that_steers_a_terminal_when_shown_then_it_does_not():

@@ -24,6 +24,7 @@ from clipfleet.operators.yolo import (
     suppress,
 )
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,7 +147,7 @@ class _Detector:
             for output in outputs:
                 if output.ndim < 1 or len(output) != step:
                     raise error_for(
-                        ErrorCode.MODEL_FAILED, f"the detector gave {list(output.shape)} for {step} pictures"
+                        ErrorCode.MODEL_FAILED, f"the detector gave {list(output.shape)} for {counted(step, 'picture')}"
                     )
             parts.append([output[: step - missing] for output in outputs])
         return parts[0] if len(parts) == 1 else [np.concatenate(same) for same in zip(*parts, strict=True)]

@@ -27,6 +27,7 @@ import numpy as np
 
 from clipfleet.operators._values import as_vector, unit
 from clipfleet.operators.operator import Operator, Place
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +136,8 @@ def fit_pca(vectors: NDArray[Any], to: int, *, model: str = "") -> Pca:
         raise ValueError(f"vectors of {dimension} numbers can be reduced to 1 to {dimension - 1}, not to {to}")
     if count <= to:
         raise ValueError(
-            f"{count} vectors cannot tell {to} directions; give at least {to + 1}, better ten times as many"
+            f"{counted(count, 'vector')} cannot tell {counted(to, 'direction')}; give at least {to + 1}, better ten"
+            " times as many"
         )
     parts = [slice(start, start + _ROWS) for start in range(0, count, _ROWS)]
     mean = np.zeros(dimension)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clipfleet.operators.operator import Operator, Place
 from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +49,9 @@ class Rank(Operator):
 
 def _zipped(items: Sequence[Any], scores: Sequence[float]) -> list[tuple[Any, float]]:
     if len(items) != len(scores):
-        raise error_for(ErrorCode.BAD_SHAPE, f"{len(items)} items and {len(scores)} scores cannot be ranked")
+        raise error_for(
+            ErrorCode.BAD_SHAPE, f"{counted(len(items), 'item')} and {counted(len(scores), 'score')} cannot be ranked"
+        )
     return list(zip(items, scores, strict=True))
 
 

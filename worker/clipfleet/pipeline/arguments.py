@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.operators.operator import BatchOperator, Operator, StageOptions
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,4 +107,4 @@ def check_call(what: str, does: Any, count: int) -> None:
     try:
         signature.bind(*range(count))
     except TypeError as error:
-        raise PipelineError(f"{what}: it cannot be called with {count} columns: {error}") from None
+        raise PipelineError(f"{what}: it cannot be called with {counted(count, 'column')}: {error}") from None

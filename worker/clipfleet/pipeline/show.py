@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from clipfleet.pipeline.values import brief, is_picture, scores, shape_of, thumbnail
-from clipfleet.schemas.text import visible
+from clipfleet.schemas.text import counted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def print_table(table: Table, limit: int = 10, file: TextIO | None = None) -> No
         else:
             out.write(_plain_table(table, limit))
     if len(table) > limit:
-        out.write(f"… {len(table) - limit} more rows\n")
+        out.write(f"… {counted(len(table) - limit, 'more row')}\n")
     out.flush()
 
 
@@ -54,7 +54,7 @@ def html_table(table: Table) -> str:
         f"<tr>{''.join(f'<td>{_html_cell(value)}</td>' for value in row)}</tr>" for row in table.rows[:_HTML_ROWS]
     )
     more = len(table) - _HTML_ROWS
-    tail = f"<p>… {more} more rows</p>" if more > 0 else ""
+    tail = f"<p>… {counted(more, 'more row')}</p>" if more > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{tail}"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from clipfleet.pipeline.definition import Column, Flow, Kind, Node, PipelineError
 from clipfleet.pipeline.graph import ordered
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from clipfleet.pipeline.pipeline import Pipeline
@@ -26,11 +27,12 @@ def splice(flow: Flow, pipeline: Pipeline, kind: Kind, reads: tuple[Column, ...]
     what = f"{kind} of the pipeline {pipeline.name}"
     wanted = tuple(inner.fields)
     if len(reads) != len(wanted):
-        raise PipelineError(f"{what}: it takes {len(wanted)} columns ({', '.join(wanted)}), not {len(reads)}")
-    if kind != "sink" and len(writes) != len(pipeline.outputs):
         raise PipelineError(
-            f"{what}: it gives {len(pipeline.outputs)} columns ({', '.join(pipeline.outputs)}), not {len(writes)}"
+            f"{what}: it takes {counted(len(wanted), 'column')} ({', '.join(wanted)}), not {len(reads)}"
         )
+    if kind != "sink" and len(writes) != len(pipeline.outputs):
+        gives = f"{counted(len(pipeline.outputs), 'column')} ({', '.join(pipeline.outputs)})"
+        raise PipelineError(f"{what}: it gives {gives}, not {len(writes)}")
     if kind == "filter" or (kind == "flat_map") != bool(inner.scope):
         many = "many rows" if inner.scope else "one row"
         raise PipelineError(f"{what}: it gives {many}; use {'flat_map' if inner.scope else 'map'}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from clipfleet.operators.operator import BatchOperator
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -157,7 +158,7 @@ _NOTES: Final[dict[str, Callable[[Any], str]]] = {
     "max_batch_size": lambda value: f"batch ≤ {value}",
     "batched": lambda _: "batched",
     "max_delay": lambda value: f"delay ≤ {_seconds(value)}" if value else "no delay",
-    "instances": lambda value: f"{value} instance{'' if value == 1 else 's'}",
+    "instances": lambda value: counted(value, "instance"),
     "device": str,
     "providers": " > ".join,
     "timeout": lambda value: f"timeout {_seconds(value)}",

@@ -16,6 +16,8 @@ from typing import Any, TextIO, overload
 
 import numpy as np
 
+from clipfleet.schemas.text import counted
+
 __all__ = ["Row", "Table"]
 
 
@@ -106,7 +108,7 @@ class Table(Sequence[Row]):
     __hash__ = None  # type: ignore[assignment]  # arrays are among its values
 
     def __repr__(self) -> str:
-        return f"Table({len(self)} row{'' if len(self) == 1 else 's'}: {', '.join(self.columns)})"
+        return f"Table({counted(len(self), 'row')}: {', '.join(self.columns)})"
 
     def column(self, name: str) -> list[Any]:
         """The values of one column.

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,7 +207,7 @@ def write(row: Row, step: Step, value: Any) -> None:
         return
     found = tuple(value) if isinstance(value, tuple | list) else (value,)
     if places and len(found) != len(places):
-        text = f"stage {step.name!r} gave {len(found)} values for {len(places)} columns"
+        text = f"stage {step.name!r} gave {counted(len(found), 'value')} for {counted(len(places), 'column')}"
         raise error_for(ErrorCode.MODEL_FAILED, text)
     for place, one in zip(places, found, strict=bool(places)):
         row.values[place] = one

@@ -9,6 +9,7 @@ from clipfleet.pipeline.engine import incident
 from clipfleet.pipeline.work import Work
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.schemas.limits import DEAD_MAX_INPUT_BYTES
+from clipfleet.schemas.text import counted
 from clipfleet.worker.settler import Outcome
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Sorting:
     def _verdict(self, entry: Entry, server_ms: float, *, unwanted: bool) -> Outcome | None:
         """How an entry ends without being run, or None."""
         if entry.deliveries > self._most_deliveries:
-            text = f"{ErrorCode.POISONED.meaning} ({entry.deliveries - 1} times)"
+            text = f"{ErrorCode.POISONED.meaning} ({counted(entry.deliveries - 1, 'time')})"
             return Outcome(entry, error_for(ErrorCode.POISONED, text, request_id=entry.id), bury=True)
         if entry.invalid is not None:
             return Outcome(entry, entry.invalid, bury=True)

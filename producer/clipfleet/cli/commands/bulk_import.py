@@ -9,6 +9,7 @@ import typer
 
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.run import Collection, Run, command, usage
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from clipfleet.index.bulk import Imported
@@ -111,12 +112,13 @@ def _told(run: Run, collection: str, done: Imported) -> int:
             }
         )
     else:
-        replaced = f"; {done.replaced:,} earlier rows of the same ids left out" if done.replaced else ""
-        failed = f"; {done.failed:,} rows cannot be stored" if done.failed else ""
-        run.out.line(f"{done.rows:,} rows imported into {collection!r} by {done.files} jobs{replaced}{failed}")
+        replaced = f"; {counted(done.replaced, 'earlier row')} of the same ids left out" if done.replaced else ""
+        failed = f"; {counted(done.failed, 'row')} cannot be stored" if done.failed else ""
+        jobs = counted(done.files, "job")
+        run.out.line(f"{counted(done.rows, 'row')} imported into {collection!r} by {jobs}{replaced}{failed}")
     if not done.agrees:
         run.out.note(
-            f"NOT reconciled: the collection counts {done.found:,} rows. "
+            f"NOT reconciled: the collection counts {counted(done.found, 'row')}. "
             + (
                 "Milvus may yet be loading them: run it again, and if that does not help, drop it and use --fresh"
                 if done.found < done.rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clipfleet.cli.run import Run, command
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     import typer
@@ -37,7 +38,7 @@ def doctor(run: Run) -> int:
             wrong += check.state == "bad"
             _show(run.out, check)
     if not run.out.json_lines:
-        run.out.line("all well" if not wrong else f"{wrong} thing{'s' if wrong > 1 else ''} to mend")
+        run.out.line("all well" if not wrong else f"{counted(wrong, 'thing')} to mend")
     return 1 if wrong else 0
 
 

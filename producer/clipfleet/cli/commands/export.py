@@ -11,6 +11,7 @@ import typer
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.file_options import OUT, TO, Dtype, Kind, Rows, Vectors
 from clipfleet.cli.run import Run, command
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from clipfleet.index.sinks import FolderSink
@@ -84,7 +85,7 @@ def _changed(run: Run, store: Store, info: CollectionInfo, sink: FolderSink, dty
 
     Both are in the order of their ids, and one of each is held at a time.
     """
-    run.out.step(f"comparing {_parts(sink.parts)} that are there with the collection")
+    run.out.step(f"comparing {counted(sink.parts, 'part that is', 'parts that are')} there with the collection")
     close = 1e-3 if dtype is Dtype.FLOAT16 else 1e-5  # a store may give other last bits
     rows = (row for page in store.scan(info.name) for row in page)
     changed, row = 0, next(rows, None)
@@ -105,7 +106,7 @@ def _copy(run: Run, store: Store, info: CollectionInfo, sink: FolderSink, earlie
     from clipfleet.index.sinks import SinkRow  # noqa: PLC0415
 
     if (after := sink.last()) is not None:
-        run.out.note(f"{earlier:,} rows in {_parts(sink.parts)} are there: going on behind {after!r}")
+        run.out.note(f"{counted(earlier, 'row')} in {counted(sink.parts, 'part')} are there: going on behind {after!r}")
     written = 0
     with Progress(run.out, "exporting", lambda: range(max(0, (info.rows or 0) - earlier))) as progress:
         for page in store.scan(info.name, after=after or ""):
@@ -138,10 +139,6 @@ class _Copied:
     changed: int
 
 
-def _parts(count: int) -> str:
-    return f"{count} part" if count == 1 else f"{count} parts"
-
-
 def _told(run: Run, copied: _Copied) -> int:
     rows = copied.earlier + copied.written
     whole = rows == copied.stored and not copied.changed
@@ -160,14 +157,14 @@ def _told(run: Run, copied: _Copied) -> int:
         )
     else:
         run.out.line(
-            f"{rows:,} rows of {copied.collection!r} in {_parts(copied.parts)} in {copied.out}"
+            f"{counted(rows, 'row')} of {copied.collection!r} in {counted(copied.parts, 'part')} in {copied.out}"
             + (f", {copied.written:,} of them written now" if copied.earlier else "")
         )
     if not rows:
         run.out.note("the collection has no rows")
         return Exit.FAILED
     if not whole:
-        now = f"{copied.stored:,} rows now"
+        now = f"{counted(copied.stored, 'row')} now"
         if copied.changed:
             now += (
                 f", and {copied.changed:,} of the parts that were there have left it, are others, or came between them"

@@ -78,7 +78,7 @@ _Sync = Annotated[
 _Retry = Annotated[
     bool, typer.Option("--retry-failed", help="Send pictures again that failed of themselves in an earlier run.")
 ]
-_Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")]
+_Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent and taken out, and change nothing.")]
 _Reconcile = Annotated[
     bool, typer.Option("--reconcile/--no-reconcile", help="Compare the store with the manifest at the end.")
 ]
@@ -250,9 +250,7 @@ def index(  # noqa: PLR0913  each parameter is a flag
     except SourceError as error:
         raise usage(str(error)) from None
     if sync:
-        if to is not None or dry_run or fresh:
-            raise usage("--sync goes with none of --to, --dry-run and --fresh")
-        check_sync(sources, opened, part)
+        check_sync(sources, opened, part, forgets=to is not None or fresh, told_of_dedupe=dry_run and dedupe)
     if not reindex and (into is not None or max_failed is not None or drop_old):
         raise usage("--into, --max-failed and --drop-old go with --reindex")
     if reindex and (sync or to is not None or not reconcile or shard is not None):

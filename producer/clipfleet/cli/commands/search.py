@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clipfleet.cli.run import Collection, Run, command, usage
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from clipfleet.cli.items import Answer
@@ -64,7 +65,7 @@ def search(
     The score is the cosine similarity: higher is better.
     """
     from clipfleet.cli.client import connect  # noqa: PLC0415
-    from clipfleet.cli.filter_keys import tell_unknown  # noqa: PLC0415
+    from clipfleet.cli.filter_keys import kinds_of, tell_unfit, without_met  # noqa: PLC0415
     from clipfleet.cli.items import Tally, answers, file_items, groups_of, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
@@ -80,7 +81,8 @@ def search(
     def anything(expression: str) -> Any:
         return requests.search("anything", collection=collection, limit=1, filter=expression)
 
-    tally, hits, failed = Tally(run.out), 0, False
+    tally, failed = Tally(run.out), False
+    unmet = kinds_of(where or "")
     with run.fleet(store=True) as settings, connect(settings) as client:
         for group in groups:
             began = time.monotonic()
@@ -88,10 +90,11 @@ def search(
                 tally.add(answer.error)
                 show_hits(run.out, answer, elapsed_s=time.monotonic() - began)
                 failed |= answer.error is not None
-                hits += 0 if answer.result is None or answer.error is not None else len(answer.result.hits)
+                if answer.result is not None and answer.error is None:
+                    unmet = without_met(unmet, (hit.metadata for hit in answer.result.hits))
                 began = time.monotonic()
-        if where is not None and not hits and not failed:
-            tell_unknown(run.out, client, collection, where, by=anything)
+        if unmet and not failed:
+            tell_unfit(run.out, client, collection, unmet, by=anything)
     return tally.end()
 
 
@@ -110,7 +113,7 @@ def show_hits(out: Output, answer: Answer, *, elapsed_s: float) -> None:
             line["notes"] = {"truncated": True}
         out.json(line)
         return
-    title = f"{answer.label}: {len(hits)} hit{'' if len(hits) == 1 else 's'} in {elapsed_s * 1000:.0f} ms"
+    title = f"{answer.label}: {counted(len(hits), 'hit')} in {elapsed_s * 1000:.0f} ms"
     if answer.result.notes.get("truncated"):
         title += "  (cut to what the model reads)"
     if not hits:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from clipfleet.cli.run import Run, command
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clipfleet.cli.output import Output
     from clipfleet.cli.queue import Snapshot, WorkerState
 
 __all__ = ["register", "snapshot_json"]
 
 _Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again until Ctrl-C.")]
+_MEANING: Final = (
+    "can do/s: requests a second, by what those of the last seconds cost, not how many came; mean batch, settled and"
+    " failed: since the worker's start"
+)
 _Interval = Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks with --watch.")]
 
 
@@ -25,9 +32,12 @@ def register(app: typer.Typer) -> None:
 
 
 def status(run: Run, *, watch: _Watch = False, interval: _Interval = 1.0) -> int:
-    """Show the queue: backlog, workers, rates, dead letters.
+    """Show the queue: backlog, workers, what they can do, dead letters.
 
-    The exit code is 4 when no worker is alive.
+    "can do/s" is how many requests a second the fleet, or a worker, can do of the kind that came in the last
+    seconds, by what its stages cost; it is not how many it was asked for. "mean batch" (items in a run, of all
+    stages), "settled" and "failed" (requests) count from the worker's start. The exit code is 4 when no worker is
+    alive.
     """
     from clipfleet.cli.queue import QueueView  # noqa: PLC0415
 
@@ -77,7 +87,7 @@ def _show(out: Output, snapshot: Snapshot, queue: str) -> None:
     total = sum(lane.total for lane in snapshot.lanes)
     out.line(
         f"queue {queue}: {total} of {fleet.get('capacity', '?')} requests, {snapshot.bytes / 2**20:.1f} MiB,"
-        f" {snapshot.dead} dead letters; fleet's rate {fleet.get('rate', '?')}/s"
+        f" {counted(snapshot.dead, 'dead letter')}; {_can_do(fleet)}"
     )
     if "fingerprint" in fleet:
         out.line(f"model {fleet['fingerprint'][:12]}, {fleet.get('dimension', '?')} dimensions")
@@ -87,14 +97,21 @@ def _show(out: Output, snapshot: Snapshot, queue: str) -> None:
     ]
     out.table("", ("lane", "#waiting", "#in flight", "#oldest"), lanes)
     if snapshot.workers:
-        columns = ("worker", "state", "device", "provider", "#rate/s", "#mean batch", "#settled", "#failed")
+        columns = ("worker", "state", "device", "provider", "#can do/s", "#mean batch", "#settled", "#failed")
         out.table("", columns, [_worker_row(worker) for worker in snapshot.workers])
+        out.line(_MEANING)
         for tried in dict.fromkeys(worker.presence.get("tried", "") for worker in snapshot.workers):
             # "cpu: taken" alone says nothing that the table does not.
             if ";" in tried or "|" in tried:
                 out.line(f"providers tried: {tried}")
     else:
         out.line("no worker serves this queue now: start one with 'clipfleet worker' or 'clipfleet up'")
+
+
+def _can_do(fleet: Mapping[str, str]) -> str:
+    if "rate" not in fleet:
+        return "what the fleet can do is not known yet"
+    return f"the fleet can do {fleet['rate']} requests/s"
 
 
 def _worker_row(worker: WorkerState) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import CliError
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ class Contents:
     def add_module(self, module: Taken) -> None:
         """Take a module's file, or a package's folder with all that is in it but what is hidden or compiled."""
         count = self._copy(module.path, Path(module.path.name))
-        what = f"{module.path} ({count} files)" if module.path.is_dir() else str(module.path)
+        what = f"{module.path} ({counted(count, 'file')})" if module.path.is_dir() else str(module.path)
         self.taken.append(("module", what))
 
     def add_file(self, path: Path) -> None:

@@ -23,6 +23,7 @@ from clipfleet.index.bulk.staging import StagingError
 from clipfleet.index.sinks.sink import SinkError
 from clipfleet.index.sinks.written import Written
 from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -154,8 +155,8 @@ def _check_rows(milvus: BulkImport, collection: str, journal: Journal) -> None:
     if not journal.files:
         if rows := milvus.count(collection):
             raise SinkError(
-                f"the collection {collection!r} has {rows:,} rows, and an import replaces none, but would double them:"
-                " import into a new one, and let an alias stand for it"
+                f"the collection {collection!r} has {counted(rows, 'row')}, and an import replaces none, but would"
+                " double them: import into a new one, and let an alias stand for it"
             )
         return
     if any(file.done and file.rows for file in journal.files):
@@ -256,7 +257,7 @@ class _Import:
         self._watch.begins(unique)
         if journal.files:
             done = sum(file.rows for file in journal.files if file.done)
-            self._watch.says(f"{done:,} rows of {len(journal.files)} files are imported: going on")
+            self._watch.says(f"{counted(done, 'row')} of {counted(len(journal.files), 'file')} are imported: going on")
         for file in self._staged(files):
             if not file.done:
                 self._start(file)

@@ -82,6 +82,7 @@ class Client(Face[Result, Job, ThreadBackend]):
         Raises:
             TypeError: for what is no iterable of requests.
             RuntimeError: the client is closed.
+            Exception: what ``requests`` itself raised, once the results of all that it gave before have been given.
         """
         pairs = self.map_with_request(
             requests, max_in_flight=max_in_flight, ordered=ordered, lane=lane, source_waits=source_waits

@@ -32,18 +32,21 @@ def stream(
     """Each request of ``source`` with its result; ``send`` sends one and has its job given to the sink when done.
 
     The source is asked in the caller's thread, whose connections and transactions may be in it. What comes while it
-    blocks is given when it has given the next one, and no later; see ``stream_beside``.
+    blocks is given when it has given the next one, and no later; see ``stream_beside``. What it raises is raised once
+    all that it gave before has been given.
     """
     done: SimpleQueue[Job] = SimpleQueue()
     sink = done.put
     exhausted = False
+    broke: list[Exception] = []
+    entries = _entries(source, window, broke)
     try:
         while not (exhausted and window.empty):
             for entry in window.resend(time.monotonic()):
                 _start(entry, window, send, sink)
             slow = False
             if not exhausted and (room := window.room):
-                exhausted, slow = _feed(source, room, window, send, done)
+                exhausted, slow = _feed(entries, room, window, send, done)
             if slow:
                 _collect(done, window)
             given = False
@@ -54,6 +57,8 @@ def stream(
                     break
             if not given and not slow and not window.empty:
                 _collect(done, window)
+        if broke:
+            raise broke.pop()  # and in no list: a list of this frame's would keep both until cycles are looked for
     finally:
         window.abandon()
 
@@ -64,6 +69,7 @@ def stream_beside(
     """As ``stream``, with the source asked in a thread of its own, for one request at a time: nothing waits for it."""
     news: SimpleQueue[Job | Answer] = SimpleQueue()
     asked = Asked(source, news.put)
+    broke: list[Exception] = []
     try:
         while not (asked.exhausted and window.empty):
             for entry in window.resend(time.monotonic()):
@@ -73,13 +79,35 @@ def stream_beside(
             if items := window.take():
                 yield from items
             elif isinstance(one := _next(news, window), Answer):
-                if (request := asked.answered(one)) is not None:
-                    _start(window.add(request), window, send, news.put)
+                if (new := _entry_of(one, asked, window, broke)) is not None:
+                    _start(new, window, send, news.put)
             elif one is not None and one.entry is not None and one.ending is not None:
                 window.ended(one.entry, one.ending, time.monotonic())
+        if broke:
+            raise broke.pop()
     finally:
         asked.leave()
         window.abandon()
+
+
+def _entries(source: Iterator[NewRequest], window: Window, broke: list[Exception]) -> Iterator[Entry]:
+    """What the source gives, taken into the window; it ends where the source raises, and ``broke`` has what."""
+    try:
+        for request in source:
+            yield window.add(request)
+    except Exception as error:  # noqa: BLE001 - the caller's own, which is raised when its turn has come
+        broke.append(error)
+
+
+def _entry_of(answer: Answer, asked: Asked, window: Window, broke: list[Exception]) -> Entry | None:
+    """The same of one answer."""
+    try:
+        request = asked.answered(answer)
+        return None if request is None else window.add(request)
+    except Exception as error:  # noqa: BLE001 - as above
+        asked.exhausted = True
+        broke.append(error)
+        return None
 
 
 def _next(news: SimpleQueue[Job | Answer], window: Window) -> Job | Answer | None:
@@ -90,18 +118,14 @@ def _next(news: SimpleQueue[Job | Answer], window: Window) -> Job | Answer | Non
 
 
 def _feed(
-    source: Iterator[NewRequest],
-    room: int,
-    window: Window,
-    send: Callable[[NewRequest, Sink], Job],
-    done: SimpleQueue[Job],
+    entries: Iterator[Entry], room: int, window: Window, send: Callable[[NewRequest, Sink], Job], done: SimpleQueue[Job]
 ) -> tuple[bool, bool]:
     """Send what the source gives, ``room`` at most; whether it has nothing more, and whether results came meanwhile."""
     soon, clock, nothing_came = time.monotonic() + _SOON_S, time.monotonic, done.empty
     taken = 0
     # One by one: what the source has given is on its way before it is asked for the next.
-    for taken, request in enumerate(islice(source, room), start=1):  # noqa: B007 - used after the loop
-        _start(window.add(request), window, send, done.put)
+    for taken, entry in enumerate(islice(entries, room), start=1):  # noqa: B007 - used after the loop
+        _start(entry, window, send, done.put)
         if not nothing_came() and clock() > soon:
             return False, True
     return taken < room, False

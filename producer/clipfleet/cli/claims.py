@@ -1,0 +1,74 @@
+"""A new collection is filled by one run: a claim in the queue's Redis, taken before anything is sent.
+
+``clipfleet:{Q}:index:into:<collection>``   string: who has it, a space, and what people are told of that
+
+Milvus alone cannot tell: two runs look for the collection before either of them has made it. The claim bridges that
+time; once there are rows it is the collection itself that refuses others. So it may end by itself, after a day, and a
+run that was killed finds its own again by what its manifest knows. A run that has switched its alias lets go of it.
+
+Of one queue: rows in one collection are of one model, and so come from one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+import redis
+
+from clipfleet.cli.keys import claim_key
+
+if TYPE_CHECKING:
+    from clipfleet.schemas.keys import QueueKeys
+
+__all__ = ["claim", "let_go"]
+
+_FOR_S: Final = 24 * 3600
+
+
+def claim(client: redis.Redis, keys: QueueKeys, collection: str, *, by: str, about: str) -> str | None:
+    """Claim a new collection for ``by``, or go on with a claim of its own.
+
+    Args:
+        client: of the queue's Redis.
+        keys: of the queue.
+        collection: the new one.
+        by: who claims it; a secret word without spaces, by which it is known again.
+        about: what others are told of that.
+
+    Returns:
+        Nothing where it is ours, else what its owner has said of itself; None where this Redis lets us claim nothing.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    key = claim_key(keys, collection)
+    try:
+        while not client.set(key, f"{by} {about}", nx=True, ex=_FOR_S):
+            holder = cast("bytes | None", client.get(key))
+            if holder is None:
+                continue  # it has ended just now
+            owner, _, told = holder.decode("utf-8", "replace").partition(" ")
+            if owner != by:
+                return told or "another run"
+            client.expire(key, _FOR_S)
+            return ""
+    except redis.exceptions.NoPermissionError:
+        return None
+    return ""
+
+
+def let_go(client: redis.Redis, keys: QueueKeys, collection: str, *, by: str) -> None:
+    """End a claim, if it is still one of ``by``.
+
+    Raises:
+        redis.RedisError: Redis does not answer, or refuses; the claim ends by itself.
+    """
+    key = claim_key(keys, collection)
+
+    def attempt(pipe: redis.client.Pipeline) -> None:
+        holder = cast("bytes | None", pipe.get(key))
+        pipe.multi()
+        if holder is not None and holder.decode("utf-8", "replace").partition(" ")[0] == by:
+            pipe.delete(key)
+
+    client.transaction(attempt, key)
