@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from typing import Any
 
 import pytest
 
-from clipfleet.batching import Batcher, BatchPolicy, Closed, Full, Reason, batched
+from clipfleet.batching import BatchPolicy, Closed, Full, Reason, batched
+from clipfleet.batching.stage import RUNS_KEPT, Stage
 from support.gate import LONG, Gate
 from support.waiting import wait_until
 
@@ -16,45 +18,54 @@ SIZE = 4
 
 
 @pytest.mark.parametrize("count", [1, SIZE - 1, SIZE])
-def test_given_items_passed_through_then_batch_and_books_are_those_of_queueing_and_taking(count: int) -> None:
-    through, queued = (Batcher[int](BatchPolicy(SIZE, 0.0), capacity=SIZE) for _ in range(2))
-    items = list(range(count))
-    batch = through.pass_through(items, enqueued_at=0.0)
-    queued.put_many(items, enqueued_at=0.0)
-    other = queued.take()
-    assert batch is not None
-    assert other is not None
-    assert (batch.items, batch.enqueued_at, batch.reason) == (other.items, other.enqueued_at, other.reason)
-    for batcher, one in ((through, batch), (queued, other)):
-        stats = batcher.stats()
-        assert (stats.in_flight, stats.items, stats.sizes) == (count, count, {count: 1})
-        assert stats.wait_s == pytest.approx(count * one.taken_at)
-        assert stats.max_wait_s == one.taken_at
-        one.done()
-        assert (batcher.stats().in_flight, batcher.room) == (0, SIZE)
+def test_given_items_passed_through_then_the_books_are_those_of_queueing_and_taking(count: int) -> None:
+    through, queued = (Stage[int](BatchPolicy(SIZE, 0.0), capacity=SIZE, name="") for _ in range(2))
+    assert through.pass_through(count, 0.5, 2.0)
+    queued.queue.add_all(range(count), enqueued_at=0.5, now=2.0)
+    reason = queued.decide(2.0)
+    assert isinstance(reason, Reason)
+    batch = queued.pop(2.0, reason)
+    assert through.snapshot() == queued.snapshot()
+    assert (through.in_flight, through.room) == (count, SIZE - count)
+    through.passed(count, 0.25)
+    batch.done(0.25)
+    assert through.snapshot() == queued.snapshot()
+    assert through.snapshot().line == (0.0, 0.25), "learnt as soon as it is asked for"
+
+
+def test_given_more_runs_than_are_kept_then_what_is_learnt_of_the_last_ones_is_all_the_same() -> None:
+    through, queued = (Stage[int](BatchPolicy(SIZE, 0.0), capacity=SIZE, name="") for _ in range(2))
+    for run in range(3 * RUNS_KEPT):
+        count = 1 + run % SIZE
+        assert through.pass_through(count, 0.0, 0.0)
+        through.passed(count, count * 0.5 + 1.0)
+        queued.record_run(count, count * 0.5 + 1.0)
+    assert through.snapshot().line == pytest.approx(queued.snapshot().line, rel=0.01)
+    assert through.snapshot().items == 3 * RUNS_KEPT // SIZE * sum(range(1, SIZE + 1))
 
 
 def test_given_what_the_rule_might_have_otherwise_then_nothing_is_passed_through() -> None:
-    def batcher(delay: float = 0.0, *, auto: bool = False) -> Batcher[int]:
-        return Batcher(BatchPolicy(SIZE, delay, auto=auto), capacity=SIZE + 1)
+    def stage(delay: float = 0.0, *, auto: bool = False, bulk_batch_s: float = math.inf) -> Stage[int]:
+        policy = BatchPolicy(SIZE, delay, auto=auto, bulk_batch_s=bulk_batch_s)
+        return Stage(policy, capacity=SIZE + 1, name="")
 
-    waiting, closed, busy = batcher(), batcher(), batcher()
-    waiting.put(0)
-    closed.close()
-    assert busy.pass_through([1, 2], enqueued_at=0.0) is not None
-    cases: list[tuple[Batcher[int], list[int]]] = [
-        (batcher(LONG), [1]),
-        (batcher(auto=True), [1]),
-        (batcher(), []),
-        (batcher(), list(range(SIZE + 1))),
-        (waiting, [1]),
-        (closed, [1]),
-        (busy, list(range(SIZE))),
+    waiting, closed, busy = stage(), stage(), stage()
+    waiting.queue.add(0, enqueued_at=0.0, now=0.0)
+    closed.closed = True
+    assert busy.pass_through(2, 0.0, 0.0)
+    cases = [
+        (stage(LONG), 1),
+        (stage(auto=True), 1),
+        (stage(bulk_batch_s=1.0), 1),
+        (stage(), SIZE + 1),
+        (waiting, 1),
+        (closed, 1),
+        (busy, SIZE),
     ]
-    for one, items in cases:
-        before = one.stats()
-        assert one.pass_through(items, enqueued_at=0.0) is None
-        assert one.stats() == before
+    for one, count in cases:
+        before = one.snapshot()
+        assert not one.pass_through(count, 0.0, 0.0)
+        assert one.snapshot() == before
 
 
 def test_given_capacity_1_when_each_call_follows_the_output_of_the_last_then_none_is_refused() -> None:
@@ -140,8 +151,8 @@ def test_given_calls_on_their_way_to_the_queue_when_it_is_closed_then_they_are_r
     runner = predict._runner
     pull, closing = runner._pull_gathered, threading.Thread(target=predict.close)
 
-    def slow() -> list[Any]:
-        calls = pull()
+    def slow(most: int) -> list[Any]:
+        calls = pull(most)
         if calls and not closing.ident:
             closing.start()
             closing.join(0.2)  # it would have closed the queue by now, if it could

@@ -183,16 +183,6 @@ class Batcher(Generic[T]):
         """
         return take_from(self._monitor, (self._stage,), timeout)
 
-    def pass_through(self, items: list[T], *, enqueued_at: float) -> Batch[T] | None:
-        """`put_many` and `take` in one step, for a taker that has the items itself.
-
-        Returns:
-            The batch of all of them; None, and nothing was queued, where the rule might give another one or make them
-            wait, or there is no room.
-        """
-        with self._lock:
-            return self._stage.pass_through(items, enqueued_at, time.monotonic())
-
     def wait(self) -> None:
         """Block until at least one item waits, due or not.
 

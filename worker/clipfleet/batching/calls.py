@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clipfleet.batching.errors import FunctionFailed, WrongCount
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # An input with who waits for it: an `asyncio.Future` and its `Home`, or a `Slot` or `Job` and None. A bare tuple, as
-# one is made for each call.
+# one is made for each call. A thread's call is its `Slot` alone as long as it need not be queued.
 Call: TypeAlias = "tuple[Any, Any, Home | None]"
+# Those of many calls, side by side; None: all are slots.
+Homes: TypeAlias = "Sequence[Home | None] | None"
 
 
 class Home:
@@ -55,10 +57,10 @@ class Home:
         if self.calls:  # else they were a batch already
             self._put(self)
 
-    def tell(self, futures: Sequence[Any], outcomes: list[Any]) -> None:
+    def tell(self, futures: Sequence[Any], outcomes: Sequence[Any]) -> None:
         """Give each future its outcome, in the loop's own thread; from any thread."""
         # Said before it is looked whether the loop was told, and told is taken back before it is looked what was said.
-        self._said.append((futures, outcomes))
+        self._said.append((futures, list(outcomes)))  # the function may use its list again before the loop has read it
         if not self._told:
             self._told = True
             try:
@@ -75,38 +77,60 @@ class Home:
 
 
 class Slot:
-    """Where a blocked thread gets its outcome: one bare lock, much cheaper than a `Future`."""
+    """A call of a blocked thread: its input and, later, its outcome; one bare lock, much cheaper than a `Future`.
 
-    __slots__ = ("_abandoned", "_outcome", "_ready", "_settled")
+    Made for each call, so that an outcome that comes late reaches nobody else; only the lock is used again, by the one
+    thread that knows that nobody will release it any more. No `__init__`, which would cost as much as all of it.
 
-    def __init__(self) -> None:
-        self._ready = threading.Lock()
-        self._ready.acquire()
-        self._abandoned = self._settled = False
-        self._outcome: Any = None
+    Attributes:
+        item: the input.
+        ready: locked until there is an outcome; None once nobody waits for one: it has come, or its caller is gone.
+        outcome: what came.
+    """
+
+    __slots__ = ("item", "outcome", "ready")
+    item: Any
+    ready: threading.Lock | None
+    outcome: Any
 
     def claim(self) -> bool:
         """Whether somebody still waits."""
-        return not self._abandoned
+        return self.ready is not None
 
     def settle(self, outcome: Any) -> None:
         """Wake the waiting thread; the first outcome counts."""
-        if not self._settled:
-            self._settled = True
-            self._outcome = outcome
-            self._ready.release()
+        ready = self.ready
+        if ready is not None:
+            self.outcome = outcome
+            self.ready = None
+            ready.release()
 
-    def wait(self, timeout: float | None) -> Any:
-        """The outcome, raised if it is an error; TimeoutError after `timeout` seconds."""
-        if timeout is None:
-            self._ready.acquire()
-        elif not self._ready.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX)):
-            self._abandoned = True
-            raise TimeoutError(f"no output within {timeout} s")
-        outcome = self._outcome
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
+
+def locked() -> threading.Lock:
+    """A lock that is held already."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def await_outcome(slot: Slot, ready: threading.Lock, timeout: float | None) -> Any:
+    """The outcome of a slot that was asked, raised if it is an error.
+
+    Raises:
+        TimeoutError: there was none after `timeout` seconds; the slot is then given up.
+    """
+    there = False
+    try:
+        there = ready.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+    finally:
+        if not there:  # also where Ctrl-C ended the wait
+            slot.ready = None
+    if not there:
+        raise TimeoutError(f"no output within {timeout} s")
+    outcome = slot.outcome
+    if isinstance(outcome, BaseException):
+        raise portable(outcome)
+    return outcome
 
 
 class Job(Future[Any]):
@@ -120,58 +144,33 @@ class Job(Future[Any]):
         """Give it its outcome, unless it was cancelled or has one."""
         with suppress(InvalidStateError):
             if isinstance(outcome, BaseException):
-                self.set_exception(outcome)
+                self.set_exception(portable(outcome))
             else:
                 self.set_result(outcome)
 
 
-class Calls(NamedTuple):
-    """Calls side by side: what is done for each of many is then a step of Python's own loops."""
-
-    inputs: tuple[Any, ...]
-    sinks: tuple[Any, ...]
-    homes: tuple[Home | None, ...]
-
-    @staticmethod
-    def of(calls: Iterable[Call]) -> Calls:
-        """The same calls, at least one."""
-        return Calls(*zip(*calls, strict=True))
-
-    def part(self, places: slice) -> Calls:
-        """Some of them."""
-        return Calls(self.inputs[places], self.sinks[places], self.homes[places])
+def wanted(calls: list[Call]) -> list[Call]:
+    """The calls for which somebody still waits; from here on a `Job` cannot be cancelled."""
+    gone = [not sink.claim() if home is None else sink.cancelled() for _, sink, home in calls]
+    return [call for call, is_gone in zip(calls, gone, strict=True) if not is_gone] if True in gone else calls
 
 
-def claimed(calls: list[Call]) -> Calls | None:
-    """The calls for which somebody still waits."""
-    found = Calls.of(calls)
-    home = found.homes[0]
-    if home is not None and found.homes.count(home) == len(calls):
-        gone = [future.cancelled() for future in found.sinks]
-    else:
-        gone = [not sink.claim() if home is None else sink.cancelled() for _, sink, home in calls]
-    if True not in gone:
-        return found
-    left = [call for call, is_gone in zip(calls, gone, strict=True) if not is_gone]
-    return Calls.of(left) if left else None
-
-
-def settle(calls: Calls, outcomes: list[Any]) -> None:
+def settle(sinks: Sequence[Any], homes: Homes, outcomes: Sequence[Any]) -> None:
     """Give each call its outcome; one wake-up for each event loop, not for each call."""
-    _, sinks, homes = calls
+    if homes is None:
+        for slot, outcome in zip(sinks, outcomes, strict=True):
+            slot.settle(outcome)
+        return
     for home in set(homes):
         mine, theirs = sinks, outcomes
         if homes.count(home) < len(homes):
             places = [place for place, other in enumerate(homes) if other is home]
-            mine, theirs = tuple(sinks[place] for place in places), [outcomes[place] for place in places]
+            mine, theirs = [sinks[place] for place in places], [outcomes[place] for place in places]
         if home is not None:
             home.tell(mine, theirs)
             continue
         for sink, outcome in zip(mine, theirs, strict=True):
-            if isinstance(outcome, BaseException):
-                sink.settle(portable(outcome))
-            else:
-                sink.settle(outcome)
+            sink.settle(outcome)
 
 
 def settle_futures(futures: Sequence[Any], outcomes: list[Any]) -> None:
@@ -186,10 +185,11 @@ def settle_futures(futures: Sequence[Any], outcomes: list[Any]) -> None:
             pass
 
 
-def fail(calls: list[Call], error: Exception) -> None:
+def fail(calls: Sequence[Call], error: Exception) -> None:
     """Give all calls the same error; those already settled or not wanted keep what they have."""
     if calls:
-        settle(Calls.of(calls), [error] * len(calls))
+        _, sinks, homes = zip(*calls, strict=True)
+        settle(sinks, homes, [error] * len(calls))
 
 
 def portable(error: BaseException) -> Exception:
@@ -202,7 +202,7 @@ def portable(error: BaseException) -> Exception:
 def outcomes_of(outputs: Any, count: int) -> list[Any]:
     """The function's outputs as a list of `count` outcomes; all the same error if they cannot be matched."""
     if isinstance(outputs, list) and len(outputs) == count:
-        return outputs.copy()  # the function may use its list again before the loop has read it
+        return outputs
     # What is iterable but has no order, or whose elements are no outputs, would be matched wrongly in silence.
     if isinstance(outputs, str | bytes | Mapping | AbstractSet) or not isinstance(outputs, Iterable):
         wrong = TypeError(f"the function must return a sequence of outputs, not {type(outputs).__name__}")

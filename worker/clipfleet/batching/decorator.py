@@ -17,7 +17,7 @@ from asyncio import get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from clipfleet.batching.calls import Job, Slot
+from clipfleet.batching.calls import Job
 from clipfleet.batching.rule import BatchPolicy
 from clipfleet.batching.runner import Runner
 
@@ -95,9 +95,7 @@ class Batched(Generic[In, Out]):
         runner = self._runner
         if runner.ident == get_ident():
             raise RuntimeError("a batched function cannot wait for itself")
-        slot = Slot()
-        runner.put_soon((item, slot, None))
-        output: Out = slot.wait(timeout)
+        output: Out = runner.ask(item, timeout)
         return output
 
     def submit(self, item: In) -> Future[Out]:

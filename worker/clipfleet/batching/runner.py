@@ -12,6 +12,7 @@ No call is left behind, whichever thread stands still between two of its steps: 
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from asyncio import get_running_loop
@@ -20,13 +21,26 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching.batcher import Batcher
-from clipfleet.batching.calls import Call, Calls, Home, claimed, fail, outcomes_of, portable, settle, settle_futures
+from clipfleet.batching.calls import (
+    Call,
+    Home,
+    Homes,
+    Slot,
+    await_outcome,
+    fail,
+    locked,
+    outcomes_of,
+    portable,
+    settle,
+    settle_futures,
+    wanted,
+)
 from clipfleet.batching.errors import Closed
 from clipfleet.batching.stage import Stage
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from clipfleet.batching.rule import BatchPolicy
     from clipfleet.batching.stage import Batch, BatcherStats
@@ -47,14 +61,17 @@ class Runner:
         self.batcher: Batcher[Call] = Batcher(policy, stage=self._stage)
         self._lock = self._stage.monitor.lock
         self._function = function
-        self._load = context
-        self._arguments: tuple[Any, ...] | None = () if context is None else None
+        self._load = context  # what is still to be loaded
+        self._call: Callable[[list[Any]], Any] = function  # with the context, once that is loaded
         self.size = policy.max_batch_size
         self.homes: dict[AbstractEventLoop, Home] = {}
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self.ident: int | None = None  # of the thread that runs the function
-        self._gathered: deque[Call] = deque()
+        self._capacity = capacity
+        self._gathered: deque[Slot] = deque()
+        self._locks: list[threading.Lock] = []  # of callers that rest
+        self._passing = 0  # calls in flight that were not queued
         self._gathered_at = 0.0
         self._resting = self._taking = False
         self._bell = threading.Lock()  # open = rung
@@ -73,22 +90,35 @@ class Runner:
         self.batcher.put(call)
         self._rouse()
 
-    def put_soon(self, call: Call) -> None:
-        """As `put`, for a caller that waits for its outcome in any case.
+    def ask(self, item: Any, timeout: float | None) -> Any:
+        """The outcome of one call; the thread that calls is blocked meanwhile.
 
         Where several come for the last place at once, one of them may find its refusal there.
+
+        Raises:
+            Full, Closed: as `put`.
+            TimeoutError: as `await_outcome`.
         """
-        gathered, stage = self._gathered, self._stage
-        if stage.room <= len(gathered):
-            self.put(call)
-            return
-        if not gathered:
-            self._gathered_at = time.monotonic()
-        gathered.append(call)
-        if self._taking or stage.closed:
-            self._queue_gathered()
-        if self._thread is None or (self._resting and self._bell.locked()):
-            self._rouse()
+        gathered, stage, locks = self._gathered, self._stage, self._locks
+        slot = Slot()
+        slot.item = item
+        try:
+            slot.ready = ready = locks.pop()
+        except IndexError:
+            slot.ready = ready = locked()
+        if stage.in_flight + stage.queue.count + len(gathered) >= self._capacity:
+            self.put((item, slot, None))
+        else:
+            if not gathered:
+                self._gathered_at = time.monotonic()
+            gathered.append(slot)
+            if self._taking or stage.closed:
+                self._queue_gathered()
+            if self._thread is None or (self._resting and self._bell.locked()):
+                self._rouse()
+        outcome = await_outcome(slot, ready, timeout)
+        locks.append(ready)  # it was released for the outcome and is held again: by nobody but this thread
+        return outcome
 
     def new_home(self, loop: AbstractEventLoop) -> Home:
         """Where the calls of the running loop are gathered."""
@@ -136,23 +166,17 @@ class Runner:
             return
         with self._lock:  # whoever closes the queue meanwhile finds them in it: calls that waited, and are run
             at = self._gathered_at
-            calls = self._pull_gathered()
-            fitting, error = self._queue(calls, at)
+            slots = self._pull_gathered(sys.maxsize)
+            calls: list[Call] = [(slot.item, slot, None) for slot in slots]
+            # All as old as the first: none waits longer than `max_delay` from its call.
+            fitting, error = self.batcher.put_fitting(calls, enqueued_at=at)
         if error is not None:
             fail(calls[fitting:], error)
 
-    def _pull_gathered(self) -> list[Call]:
-        gathered, calls = self._gathered, list[Call]()
-        while gathered:
-            try:
-                calls.append(gathered.popleft())
-            except IndexError:  # another thread's by now
-                break
-        return calls
-
-    def _queue(self, calls: list[Call], at: float) -> tuple[int, Exception | None]:
-        # All as old as the first: none waits longer than `max_delay` from its call.
-        return self.batcher.put_fitting(calls, enqueued_at=at) if calls else (0, None)
+    def _pull_gathered(self, most: int) -> list[Slot]:
+        """With the lock held: what is pulled once is nobody else's."""
+        pull = self._gathered.popleft
+        return [pull() for _ in range(min(most, len(self._gathered)))]
 
     def _rouse(self) -> None:
         """Something is there: see that the thread does, which may not have begun."""
@@ -179,7 +203,8 @@ class Runner:
         self.ident = threading.get_ident()
         try:
             while True:
-                self._rest()
+                if not self._gathered:
+                    self._rest()
                 self._work_once()
         except Closed:
             return
@@ -190,16 +215,17 @@ class Runner:
 
     def _rest(self) -> None:
         """Until there is something to do."""
-        batcher = self.batcher
-        while not (self._gathered or len(batcher) or batcher.closed):
-            self._resting = True
-            if not (self._gathered or len(batcher) or batcher.closed):
-                self._bell.acquire()
-            self._resting = False
+        gathered, stage = self._gathered, self._stage
+        self._resting = True
+        while not (gathered or stage.queue.count or stage.closed):
+            self._bell.acquire()
+        self._resting = False
 
     def _work_once(self) -> None:
-        if self._arguments is None:
-            self._load_context()
+        if self._load is not None:
+            self._load_context(self._load)
+            return
+        if self._gathered and self._run_gathered():
             return
         try:
             batch = self._take()
@@ -208,30 +234,48 @@ class Runner:
         if batch is None:
             return
         try:
-            calls = claimed(batch.items)
-            if calls is not None:
-                self._run(calls, self._arguments, batch)
+            calls = wanted(batch.items)
+            if calls:
+                inputs, sinks, homes = zip(*calls, strict=True)
+                self._run(inputs, sinks, homes, batch.done if len(calls) == len(batch) else None)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
             fail(batch.items, portable(error))
         batch.done()
 
+    def _run_gathered(self) -> bool:
+        """Run a batch of what threads ask for as it stands; False if it has to be queued."""
+        with self._lock:
+            count = min(len(self._gathered), self.size)
+            if not (count and self._stage.pass_through(count, self._gathered_at, time.monotonic())):
+                return False
+            self._passing = count
+            slots = self._pull_gathered(count)
+        try:
+            inputs = [slot.item for slot in slots if slot.ready is not None]
+            if len(inputs) == count:
+                self._run(inputs, slots, None, self._passed)
+            else:
+                here = [slot for slot in slots if slot.ready is not None]
+                if here:
+                    self._run([slot.item for slot in here], here, None, None)
+        except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
+            settle(slots, None, [portable(error)] * count)
+        if self._passing:
+            self._passed(None)
+        return True
+
+    def _passed(self, seconds: float | None) -> None:
+        """What passes through is done."""
+        count, self._passing = self._passing, 0
+        self._stage.passed(count, seconds)
+
     def _take(self) -> Batch[Call] | None:
-        """The next batch; what was gathered is one as it stands, where nobody is to wait for more."""
-        if self._gathered:
-            with self._lock:
-                at = self._gathered_at
-                calls = self._pull_gathered()
-                batch = self.batcher.pass_through(calls, enqueued_at=at)
-                fitting, error = (0, None) if batch is not None else self._queue(calls, at)
-            if batch is not None:
-                return batch
-            if error is not None:
-                fail(calls[fitting:], error)
+        """The next batch out of the queue."""
         self._taking = True  # what comes from now on is put into the batcher by its caller
         self._queue_gathered()
         return self.batcher.take()
 
-    def _load_context(self) -> None:
+    def _load_context(self, load: Callable[[], Any]) -> None:
         """Build the context in the thread that will use it.
 
         If that fails, so do all who wait, and the next call tries again.
@@ -241,34 +285,45 @@ class Runner:
         self.batcher.wait()
         self._taking = False
         try:
-            self._arguments = () if self._load is None else (self._load(),)
+            context = load()
         except BaseException as error:  # noqa: BLE001  (a SystemExit in a loader must not leave callers hanging)
             self._queue_gathered()
             fail(self.batcher.drain(), portable(error))
+        else:
+            function = self._function
+            self._call = lambda batch: function(batch, context)
+            self._load = None
 
-    def _run(self, calls: Calls, arguments: tuple[Any, ...], batch: Batch[Call]) -> None:
-        """Run and settle the calls; if the function raises, halve until the guilty input stands alone.
+    def _run(
+        self, inputs: Sequence[Any], sinks: Sequence[Any], homes: Homes, done: Callable[[float], None] | None
+    ) -> None:
+        """Run and settle calls; if the function raises, halve until the guilty input stands alone.
 
         Halving and not one by one: one guilty input among 64 costs 12 runs more instead of 64, and all guilty ones
         less than twice as many. Each good half is settled as soon as it has run.
+
+        Args:
+            inputs: of each call.
+            sinks: who waits for each.
+            homes: theirs.
+            done: told what the run took; None for a part of a batch.
         """
-        count = len(calls.inputs)
+        count = len(inputs)
         start = time.monotonic()
         try:
-            outcomes = outcomes_of(self._function(list(calls.inputs), *arguments), count)
+            outcomes = outcomes_of(self._call(list(inputs)), count)
         except BaseException as error:  # noqa: BLE001  (also the SystemExit of one input is its own alone)
             if count == 1:
-                settle(calls, [error])
+                settle(sinks, homes, [error])
                 return
         else:
             seconds = time.monotonic() - start
             # Before anybody hears of it: who calls again at once finds the place free, and this thread at rest.
-            if count == len(batch):
-                batch.done(seconds)
+            if done is not None:
+                done(seconds)
             else:
                 self.batcher.record_run(count, seconds)
-            settle(calls, outcomes)
+            settle(sinks, homes, outcomes)
             return
-        middle = count // 2
-        self._run(calls.part(slice(middle)), arguments, batch)
-        self._run(calls.part(slice(middle, None)), arguments, batch)
+        for part in (slice(count // 2), slice(count // 2, None)):
+            self._run(inputs[part], sinks[part], None if homes is None else homes[part], None)

@@ -6,7 +6,7 @@ import math
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 RETRY_UNKNOWN_S = 1.0
 RETRY_RANGE_S = (0.001, 30.0)
+RUNS_KEPT = 100  # earlier ones would weigh less than a hundredth of what is learnt (`cost.FORGET`)
 
 
 class Monitor:
@@ -161,6 +162,8 @@ class Stage(Generic[T]):
         self._sizes: Counter[int] = Counter()
         self._wait_s = 0.0
         self._max_wait_s = 0.0
+        self._takes_all = not (policy.max_delay_s or policy.auto or policy.bulk_batch_s < math.inf)
+        self._unlearnt: deque[tuple[int, float]] = deque(maxlen=RUNS_KEPT)
 
     def decide(self, now: float) -> Reason | float:
         """The reason to launch now, or the time before which time alone gives none."""
@@ -195,21 +198,38 @@ class Stage(Generic[T]):
         self._enter(batch, oldest_at)
         return batch
 
-    def pass_through(self, items: list[T], enqueued_at: float, now: float) -> Batch[T] | None:
-        """The batch that queueing the items, all of one age, and taking them at once would give, for less.
+    def pass_through(self, count: int, enqueued_at: float, now: float) -> bool:
+        """Enter a batch as queueing its items, all of one age, and taking them at once would, for less.
+
+        Args:
+            count: of the items, at least one.
+            enqueued_at: their age counts from here.
+            now: the time.
 
         Returns:
-            The batch; None where the rule might have it otherwise, or there is no room: queue them then.
+            Whether they may run as they are, and are in flight until they have `passed`. False where the rule might
+            have it otherwise, or there is no room: nothing is changed; queue them then.
         """
-        policy, size = self.queue.policy, len(items)
-        if self.closed or self.queue.count or policy.max_delay_s or policy.auto:
-            return None
-        if not 0 < size <= min(policy.max_batch_size, self.room):
-            return None
-        reason = Reason.FULL if size == policy.max_batch_size else Reason.IDLE
-        batch = Batch(self, Taken(items, [enqueued_at] * size), now, reason, passes=False)
-        self._enter(batch, enqueued_at)
-        return batch
+        size = self.queue.policy.max_batch_size
+        if not self._takes_all or self.closed or self.queue.count or count > size or count > self.room:
+            return False
+        self.in_flight += count
+        self._reasons[Reason.FULL if count == size else Reason.IDLE] += 1
+        self._sizes[count] += 1
+        waited = now - enqueued_at
+        if waited > 0:  # clocks are read in several threads
+            self._wait_s += count * waited
+            self._max_wait_s = max(self._max_wait_s, waited)
+        return True
+
+    def passed(self, count: int, seconds: float | None) -> None:
+        """`count` items that passed through are done; `seconds` as for `Batch.done`.
+
+        Without the lock: what is in flight is changed by takers alone, and only the one taker of a stage lets pass.
+        """
+        self.in_flight -= count
+        if seconds is not None:
+            self._unlearnt.append((count, seconds))
 
     def _enter(self, batch: Batch[T], oldest_at: float) -> None:
         """Into the books; nothing in the batch is older than `oldest_at`."""
@@ -234,8 +254,14 @@ class Stage(Generic[T]):
             if seconds is not None:
                 self.record_run(count, seconds)
 
+    def learn(self) -> None:
+        """From the runs of what passed through: for whoever asks what a run takes."""
+        while self._unlearnt:
+            self.queue.record_run(*self._unlearnt.popleft())
+
     def record_run(self, count: int, seconds: float) -> None:
         """Learn what a run took."""
+        self.learn()
         if self.queue.record_run(count, seconds):
             self.monitor.wake()
 
@@ -268,6 +294,7 @@ class Stage(Generic[T]):
 
     def _retry_after(self) -> float:
         """Backlog over the measured rate."""
+        self.learn()
         size = self.queue.policy.max_batch_size
         run = self.queue.estimate(size)
         if run is None:
@@ -277,6 +304,7 @@ class Stage(Generic[T]):
 
     def snapshot(self) -> BatcherStats:
         """The books of this moment."""
+        self.learn()
         return BatcherStats(
             waiting=len(self.queue),
             in_flight=self.in_flight,
