@@ -43,11 +43,10 @@ def test_given_a_process_that_stands_still_when_it_is_stopped_then_it_ends():
     assert running.returncode == -signal.SIGTERM
 
 
-def test_given_a_process_that_does_not_listen_when_it_is_stopped_then_it_ends_all_the_same(monkeypatch):
-    monkeypatch.setattr("bench.harness.STOP_S", 0.2)
+def test_given_a_process_that_does_not_listen_when_it_is_stopped_then_it_ends_all_the_same():
     running = start(sys.executable, "-c", STUBBORN, stdout=subprocess.PIPE)
     running.stdout.readline()
-    stop(running)
+    stop(running, 0.2)
     running.stdout.close()
     assert running.returncode == -signal.SIGKILL
 
