@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import redis
 
-from clipfleet.cli.claims import claim
+from clipfleet.cli.claims import claim, let_go
 from clipfleet.cli.dry_run import dry_run
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.index_manifest import open_manifest
@@ -22,7 +23,7 @@ from clipfleet.cli.reconciling import Verdict
 from clipfleet.cli.reindexing import Reindex, begin, settle, switch_run
 from clipfleet.cli.run import Run
 from clipfleet.cli.settings import Flags, load
-from clipfleet.index import Manifest, Report, Sending, State
+from clipfleet.index import Manifest, Report, Sending, State, open_sources
 from clipfleet.schemas.errors import ErrorCode
 from clipfleet.store import Row, Store, StoreConfig
 from clipfleet.store.lite import LiteServer
@@ -172,6 +173,25 @@ def test_when_switched_then_the_claim_has_ended_and_it_is_the_collection_that_is
     store.drop("fresh")
 
 
+def test_given_a_folder_with_any_name_when_its_run_claims_then_others_are_told_of_it(redis_server, keys):
+    with redis.Redis.from_url(redis_server.url) as client:
+        assert claim(client, keys, "fresh", by="a", about="the run in /tmp/\udcff \U0001f600") == ""
+        assert claim(client, keys, "fresh", by="b", about="") == "the run in /tmp/\\udcff \U0001f600"
+        let_go(client, keys, "fresh", by="b")  # not its own
+        assert claim(client, keys, "fresh", by="b", about="") != ""
+        let_go(client, keys, "fresh", by="a")
+        let_go(client, keys, "fresh", by="a")
+        assert claim(client, keys, "fresh", by="b", about="") == ""
+        assert claim(client, keys, "fresh", by="a", about="") == "another run"
+
+
+def test_given_many_at_once_when_they_claim_one_collection_then_one_has_it(redis_server, keys):
+    with redis.Redis.from_url(redis_server.url) as client, ThreadPoolExecutor(16) as pool:
+        told = list(pool.map(lambda n: claim(client, keys, "fresh", by=str(n), about=f"run {n}"), range(64)))
+    (winner,) = [number for number, holder in enumerate(told) if holder == ""]
+    assert set(told) == {"", f"run {winner}"}
+
+
 def test_given_a_redis_that_lets_nobody_claim_then_that_is_told_and_no_more(redis_server, keys):
     with redis.Redis.from_url(redis_server.url) as admin:
         admin.acl_setuser("reader", enabled=True, passwords=["+secret"], keys=["*"], commands=["+get", "+@connection"])
@@ -270,6 +290,33 @@ def test_given_a_collection_of_these_columns_or_none_when_run_dry_then_nothing_i
     away = Run("index", Flags(milvus_uri="http://127.0.0.1:1"))
     assert dry_run(away, [], plan) == Exit.FAILED
     assert "Milvus could not be asked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("collection", "uri", "said"),
+    [
+        ("new", "", "; 1 that has left would be taken out"),  # of three that the manifest knows one has a row
+        ("live", "", "; 1 that has left would be taken out"),
+        ("newer", "", "; 0 that have left would be taken out"),
+        ("new", "http://127.0.0.1:1", "; 3 that have left would be taken out"),
+    ],
+)
+def test_given_what_has_left_when_synced_dry_then_milvus_tells_how_many_rows_go(
+    lite, store, tmp_path, capsys, collection, uri, said
+):
+    (tmp_path / "pics").mkdir()
+    (tmp_path / "pics" / "x.png").write_bytes(b"x")
+    with Manifest(tmp_path / "m") as manifest:
+        for known in ("a", "b", "c", "x.png"):
+            manifest.answered(known, b"")
+        manifest.duplicate("d", b"", b"same")
+    plan = Plan(Sending(collection), manifest=tmp_path / "m", sync=True)
+    flags = Flags(milvus_uri=uri or lite.uri, redis_url="redis://127.0.0.1:1")
+    assert dry_run(Run("index", flags), open_sources([tmp_path / "pics"]), plan) == Exit.OK
+    told = capsys.readouterr()
+    assert said in told.out
+    assert ("all of them are counted" in told.err) == bool(uri)
+    assert store.count("new") == 1
 
 
 @pytest.mark.parametrize(

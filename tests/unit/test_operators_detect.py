@@ -113,7 +113,7 @@ def test_given_other_names_then_they_are_used_and_a_wrong_number_is_refused(tmp_
     assert found(detect(V8, labels=["a", "b", "c"]), page)[0][0] == "b"
     (tmp_path / "names.txt").write_text("x\n y \n\nz\n")
     assert found(detect(V8, labels=tmp_path / "names.txt"), page)[0][0] == "y"
-    with pytest.raises(ValueError, match="3 classes, and there are 2 labels"):
+    with pytest.raises(ValueError, match="3 classes, and of labels there are 2"):
         detect(V8, labels=("a", "b"))(page)
     with pytest.raises(ValueError, match="cannot be read"):
         detect(V8, labels=tmp_path / "none.txt")(page)
@@ -143,7 +143,7 @@ def test_given_a_file_that_is_no_detector_then_opening_says_so():
         opened(detect(DATA / "none.onnx"))
     with pytest.raises(DeviceUnavailable, match="cannot load test_operators_detect"):
         opened(detect(__file__))
-    with pytest.raises(ValueError, match="takes 1 inputs; a detector takes one of pictures"):
+    with pytest.raises(ValueError, match="takes 1 input; a detector takes one of pictures"):
         opened(detect(DATA / "tiny-bundle" / "text.onnx"))
     with pytest.raises(ValueError, match="three axes"):
         opened(detect(DATA / "tiny-bundle" / "image.onnx"))

@@ -41,9 +41,9 @@ def claim(client: redis.Redis, keys: QueueKeys, collection: str, *, by: str, abo
     Raises:
         redis.RedisError: Redis does not answer.
     """
-    key = claim_key(keys, collection)
+    key, value = claim_key(keys, collection), f"{by} {about}".encode("utf-8", "backslashreplace")
     try:
-        while not client.set(key, f"{by} {about}", nx=True, ex=_FOR_S):
+        while not client.set(key, value, nx=True, ex=_FOR_S):
             holder = cast("bytes | None", client.get(key))
             if holder is None:
                 continue  # it has ended just now

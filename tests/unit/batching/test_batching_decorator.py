@@ -172,7 +172,7 @@ def test_given_callers_that_went_away_then_the_others_and_later_ones_are_served(
 
 
 @pytest.mark.parametrize(
-    ("outputs", "said"), [([], "0 outputs"), ([1, 2], "2 outputs"), ([1] * 9, "more than 3"), (iter([1]), "1 outputs")]
+    ("outputs", "said"), [([], "not 0"), ([1, 2], "not 2"), ([1] * 9, "not more than 3"), (iter([1]), "not 1")]
 )
 def test_given_a_wrong_number_of_outputs_then_every_caller_is_told(outputs: Any, said: str) -> None:
     with batched(max_batch_size=3, max_delay=LONG)(lambda _: outputs) as predict:
@@ -180,8 +180,7 @@ def test_given_a_wrong_number_of_outputs_then_every_caller_is_told(outputs: Any,
         for job in jobs:
             error = job.exception(LONG)
             assert isinstance(error, WrongCount)
-            assert "3 inputs" in str(error)
-            assert said in str(error)
+            assert str(error).endswith(f"inputs: 3, {said}")
 
 
 @pytest.mark.parametrize("outputs", [None, 5, "abc", b"abc", {1: 2, 3: 4, 5: 6}, {1, 2, 3}])

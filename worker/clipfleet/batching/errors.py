@@ -38,7 +38,7 @@ class WrongCount(BatchingError):
     """The function returned another number of outputs than it was given inputs, so none can be matched."""
 
     def __init__(self, inputs: int, outputs: str) -> None:
-        super().__init__(f"the function was given {inputs} inputs and returned {outputs} outputs")
+        super().__init__(f"the function returns as many outputs as it was given inputs: {inputs}, not {outputs}")
 
 
 class FunctionFailed(BatchingError):

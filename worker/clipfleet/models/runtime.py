@@ -19,6 +19,7 @@ import numpy as np
 
 from clipfleet.models.errors import BadBundle, DeviceUnavailable, ModelError, OutOfMemory
 from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -207,7 +208,8 @@ class Runtime:
             raise
         if vectors.shape != (count, dimension):
             raise error_for(
-                ErrorCode.MODEL_FAILED, f"the model gave {vectors.shape} for {count} inputs of {dimension} numbers"
+                ErrorCode.MODEL_FAILED,
+                f"the model gave {vectors.shape} for {counted(count, 'input')} of {dimension} numbers",
             )
         return vectors
 

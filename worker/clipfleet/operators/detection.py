@@ -116,7 +116,7 @@ class _Detector:
         self._options = options
         if len(session.inputs) != 1 or len(session.inputs[0].shape) != 4:
             raise ValueError(
-                f"{options.model_file} takes {len(session.inputs)} inputs; a detector takes one of pictures"
+                f"{options.model_file} takes {counted(len(session.inputs), 'input')}; a detector takes one of pictures"
             )
         port = session.inputs[0]
         self._channels_first = port.shape[1] == 3 or (port.shape[1] is None and port.shape[3] != 3)
@@ -185,7 +185,9 @@ class _Detector:
             return options.layout
         layout, classes = class_count(outputs[0].shape[1:], options.layout, len(self._labels) or None)
         if classes is not None and self._labels and len(self._labels) != classes:
-            raise ValueError(f"{options.model_file} knows {classes} classes, and there are {len(self._labels)} labels")
+            raise ValueError(
+                f"{options.model_file} knows {classes} classes, and of labels there are {len(self._labels)}"
+            )
         read = read_output(layout, options.boxes, options.score)
         return lambda outputs: read(outputs[0])
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from clipfleet.pipeline.definition import Flow, Node, PipelineError
 from clipfleet.pipeline.graph import ordered
 from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -175,7 +176,7 @@ class Pipeline:
 
     def _given(self, values: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
         if len(values) > len(self.inputs):
-            raise TypeError(f"{self.name} takes {len(self.inputs)} inputs ({', '.join(self.inputs)})")
+            raise TypeError(f"{self.name} takes {counted(len(self.inputs), 'input')} ({', '.join(self.inputs)})")
         given = dict(zip(self.inputs, values, strict=False))
         for name, value in named.items():
             if name in given or name not in self.inputs:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from clipfleet.schemas.errors import ErrorCode, error_for
 from clipfleet.schemas.request import RequestReader
+from clipfleet.schemas.text import counted
 from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.contention import contended
 from clipfleet.worker.entry import Entry, open_entry
@@ -214,7 +215,7 @@ class Intake:
             mine = self._stream.mine(lane).items()
             unheard = [(one, deliveries - 1) for one, deliveries in mine if (lane, one) not in self._context.ledger]
             if self._stream.hand_back(lane, unheard, idle_ms=self._config.lease_ms):
-                log.warning("handed back %d requests that came in a lost reply", len(unheard))
+                log.warning("handed back %s that came in a lost reply", counted(len(unheard), "request"))
 
     def _look(self, lane: str, *, solo: bool) -> int:
         """Take over what there is room for, from where the last look ended; how many suspects it left alone."""

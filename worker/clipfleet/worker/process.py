@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from clipfleet.pipeline.engine import Engine, start_thread
 from clipfleet.schemas.errors import ClipfleetError
+from clipfleet.schemas.text import counted
 from clipfleet.worker.assembly import Assembled, assemble
 from clipfleet.worker.clock import ServerClock
 from clipfleet.worker.config import WorkerConfig
@@ -190,7 +191,9 @@ class Process:
             try:
                 stream.hand_back(lane, mine, idle_ms=self._config.lease_ms)
             except REFUSED as error:
-                log.warning("%d requests could not be handed back; their leases will run out: %s", len(mine), error)
+                log.warning(
+                    "%s could not be handed back, and wait for their leases: %s", counted(len(mine), "request"), error
+                )
         self._ledger.remove(entries)
 
 

@@ -12,6 +12,7 @@ from clipfleet.index.files import printable, unreadable
 from clipfleet.index.sources.item import SourceError, opened
 from clipfleet.index.sources.json_text import plain, read_object
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,7 +157,7 @@ class CsvRows:
 
     def _row(self, number: int, fields: list[str]) -> Row:
         if len(fields) != len(self.names):
-            return Row(number, {}, _bad(f"{len(fields)} fields where the header has {len(self.names)}"))
+            return Row(number, {}, _bad(f"{counted(len(fields), 'field')} where the header has {len(self.names)}"))
         return Row(number, dict(zip(self.names, fields, strict=True)))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clipfleet.pipeline.engine.incident import incident
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,7 +60,9 @@ class Isolator:
             if wrong is not None:
                 return [wrong] * len(batch)
             if len(values) != len(batch):
-                raise error_for(ErrorCode.MODEL_FAILED, f"{len(values)} outputs for {len(batch)} inputs")
+                raise error_for(
+                    ErrorCode.MODEL_FAILED, f"{counted(len(values), 'output')} for {counted(len(batch), 'input')}"
+                )
             return [self._verdict(task, value) for task, value in zip(batch, values, strict=True)]
         except Exception as error:  # noqa: BLE001  (whatever foreign code raises is about this batch)
             return self._failed(batch, error)

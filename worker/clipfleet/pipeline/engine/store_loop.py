@@ -10,6 +10,7 @@ from clipfleet.batching import Closed
 from clipfleet.pipeline.engine.batch_loop import BatchLoop, works_of
 from clipfleet.pipeline.engine.incident import incident
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +97,9 @@ class StoreLoop(BatchLoop):
             hooks.before_store(name, works)
             values = self._call(self._stages[name], tasks)
             if len(values) != len(tasks):
-                raise error_for(ErrorCode.STORE_FAILED, f"{len(values)} outputs for {len(tasks)} inputs")
+                raise error_for(
+                    ErrorCode.STORE_FAILED, f"{counted(len(values), 'output')} for {counted(len(tasks), 'input')}"
+                )
             for task in tasks:
                 task.lap("store")
             hooks.after_store(name, works)

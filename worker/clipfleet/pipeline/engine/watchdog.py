@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from clipfleet.schemas.errors import ErrorCode, error_for
+from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
     import threading
@@ -104,7 +105,8 @@ class Watchdog:
         self._abandoned += 1
         if self._abandoned > MOST_ABANDONED:
             raise GiveUp(f"{self._abandoned} calls never ended; the last one by {loop.name}")
-        log.error("%s: a call took longer than %g s; its %d items fail", loop.name, timeout, len(tasks))
+        fail = counted(len(tasks), "item fails", "items fail")
+        log.error("%s: a call took longer than %g s; %s", loop.name, timeout, fail)
         verdict = f"stage {tasks[0].step.name!r} took longer than {timeout:g} s"
         failures = [(task.work, error_for(ErrorCode.MODEL_FAILED, verdict)) for task in tasks if task.work.claim()]
         self._host.failed(failures)
