@@ -135,7 +135,7 @@ def test_what_is_handed_over_just_after_the_end_is_refused_each_time_and_leaves_
     # Given calls that had found the client open
     client = Client(f"unix://{tmp_path}/none", wait_for_worker=True, io_timeout=0.2)
     backend, now = client._running(), time.monotonic()
-    late = [Job(client, backend, f"late{one}", Lane.INTERACTIVE, b"", now, now + 60, inbox=True) for one in range(3)]
+    late = [Job(client, backend, f"late{one}", Lane.INTERACTIVE, b"", now, now + 60, True) for one in range(3)]
     # When it closes before they hand over what they ask
     client.close()
     for job in late:

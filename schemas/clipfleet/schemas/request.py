@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from clipfleet.schemas.codec import decode_map, encode_around, encode_part, encode_text, small_map
+from clipfleet.schemas.codec import SMALL_BYTES, decode_map, encode_around, encode_part, encode_text, small_map
 from clipfleet.schemas.errors import ErrorCode, ProtocolError
 from clipfleet.schemas.keys import ID, NAME, QueueKeys
 from clipfleet.schemas.limits import (
@@ -49,7 +49,6 @@ _OURS: Final = re.compile(
 )
 _ID_AT, _NAME_AT = slice(8, 30), 40
 INBOX_KEY_END: Final = 24  # of a key, which a producer's random bits are in
-SMALL_BYTES: Final = 4_096
 MAX_INBOXES: Final = 1_024
 
 
