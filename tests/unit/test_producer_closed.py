@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from clipfleet.producer import AsyncClient, Client, Unavailable, requests
+from clipfleet.producer import AsyncClient, Cancelled, Client, QueueFull, Unavailable, requests
 from clipfleet.producer.aio.job import AsyncJob
 from clipfleet.producer.testing import FakeAsyncClient, FakeClient
 from clipfleet.producer.threads.job import Job
@@ -178,5 +178,25 @@ def test_an_async_call_that_failed_leaves_nothing_either():
             with suppress(Unavailable):
                 await client.submit("echo", {"data": 1}).accepted()
             assert len(kept()) == before
+
+    asyncio.run(main())
+
+
+def test_given_requests_of_one_turn_of_a_loop_when_there_are_too_many_then_the_next_is_refused_and_all_can_be_cancelled():
+    async def main():
+        async with AsyncClient(f"redis://127.0.0.1:{free_port()}", max_unanswered=2) as client:
+            # Given two that the loop has had no turn to take over
+            jobs = [client.submit("echo", {"data": number}) for number in range(2)]
+            # When there is one more, then it is refused
+            with pytest.raises(QueueFull, match="2 requests unanswered"):
+                client.submit("echo", {"data": 2})
+            # And a cancel reaches those that were handed over before it
+            for job in jobs:
+                job.cancel()
+            for job in jobs:
+                with pytest.raises(Cancelled):
+                    await job
+            # And then there is room again
+            client.submit("echo", {"data": 3}).cancel()
 
     asyncio.run(main())
