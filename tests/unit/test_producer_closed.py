@@ -182,7 +182,7 @@ def test_an_async_call_that_failed_leaves_nothing_either():
     asyncio.run(main())
 
 
-def test_given_requests_of_one_turn_of_a_loop_when_there_are_too_many_then_the_next_is_refused_and_all_can_be_cancelled():
+def test_given_too_many_requests_in_one_turn_of_a_loop_then_the_next_is_refused_and_all_can_be_cancelled():
     async def main():
         async with AsyncClient(f"redis://127.0.0.1:{free_port()}", max_unanswered=2) as client:
             # Given two that the loop has had no turn to take over
