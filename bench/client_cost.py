@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -72,8 +73,7 @@ def main(rounds: int) -> None:
         for entry in [window.add(request) for request in asked]:
             client.send(entry, done.append)
         clock.lap("check, encode, make its job")
-        for job in client.sent:
-            core.add(job)
+        core.take_in(deque(client.sent))
         (call,) = core.commands(clock.began)
         hiredis.pack_command(call.args)
         clock.lap("put it into an admit call")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from clipfleet.producer.core.core import Core
 from clipfleet.producer.core.pending import Pending
 from clipfleet.schemas.keys import Lane, QueueKeys
@@ -32,11 +34,11 @@ class Harness:
 
     def pending(self, request_id="a", *, timeout=60.0, size=10, lane=Lane.INTERACTIVE, inbox=True):
         payload = Payload(size) if size > 10 else b"x" * size
-        return Pending(request_id, lane, payload, self.now, self.now + timeout, inbox=inbox)
+        return Pending(request_id, lane, payload, self.now, self.now + timeout, inbox)
 
     def submit(self, request_id="a", **options):
         request = self.pending(request_id, **options)
-        self.core.add(request)
+        self.core.take_in(deque([request]))
         return request
 
     def commands(self):

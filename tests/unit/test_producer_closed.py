@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from clipfleet.producer import AsyncClient, Client, Unavailable, requests
+from clipfleet.producer import AsyncClient, Cancelled, Client, QueueFull, Unavailable, requests
 from clipfleet.producer.aio.job import AsyncJob
 from clipfleet.producer.testing import FakeAsyncClient, FakeClient
 from clipfleet.producer.threads.job import Job
@@ -135,7 +135,7 @@ def test_what_is_handed_over_just_after_the_end_is_refused_each_time_and_leaves_
     # Given calls that had found the client open
     client = Client(f"unix://{tmp_path}/none", wait_for_worker=True, io_timeout=0.2)
     backend, now = client._running(), time.monotonic()
-    late = [Job(client, backend, f"late{one}", Lane.INTERACTIVE, b"", now, now + 60, inbox=True) for one in range(3)]
+    late = [Job(client, backend, f"late{one}", Lane.INTERACTIVE, b"", now, now + 60, True) for one in range(3)]
     # When it closes before they hand over what they ask
     client.close()
     for job in late:
@@ -178,5 +178,25 @@ def test_an_async_call_that_failed_leaves_nothing_either():
             with suppress(Unavailable):
                 await client.submit("echo", {"data": 1}).accepted()
             assert len(kept()) == before
+
+    asyncio.run(main())
+
+
+def test_given_too_many_requests_in_one_turn_of_a_loop_then_the_next_is_refused_and_all_can_be_cancelled():
+    async def main():
+        async with AsyncClient(f"redis://127.0.0.1:{free_port()}", max_unanswered=2) as client:
+            # Given two that the loop has had no turn to take over
+            jobs = [client.submit("echo", {"data": number}) for number in range(2)]
+            # When there is one more, then it is refused
+            with pytest.raises(QueueFull, match="2 requests unanswered"):
+                client.submit("echo", {"data": 2})
+            # And a cancel reaches those that were handed over before it
+            for job in jobs:
+                job.cancel()
+            for job in jobs:
+                with pytest.raises(Cancelled):
+                    await job
+            # And then there is room again
+            client.submit("echo", {"data": 3}).cancel()
 
     asyncio.run(main())

@@ -181,3 +181,30 @@ def test_given_a_field_that_comes_twice_when_a_result_is_decoded_then_the_last_o
     data = encode_success("A" * 22, {"data": 1}, timing={"run": 1.5})
     again = data.replace(b"\xa5notes\x80", b"\xa2id\xa1b")
     assert decode_result(again).id == "b"
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        b"\x81\xa1a\xd4\x01\x00",  # an extension
+        b"\x81\xa1a\xc7\x00\x05",  # one of no bytes
+        b"\x81\xa1a\xd6\xff\x00\x00\x00\x00",  # a timestamp
+        b"\x81\xc4\x01a\x01",  # a key of bytes
+        b"\x81\xa1a\xdd\xff\xff\xff\xff",  # an array that claims to be longer than the message
+        msgpack.packb(deep(MAX_DEPTH)),
+        msgpack.packb({"a": deep(MAX_DEPTH - 2)}),
+    ],
+)
+@pytest.mark.parametrize("field", [b"\xa7outputs", b"\xa5notes", b"\xa6timing"])
+def test_given_a_small_result_that_holds_what_is_refused_when_it_is_decoded_then_it_is_refused_all_the_same(
+    outputs: bytes, field: bytes
+) -> None:
+    data = encode_success(new_id(), {}).replace(field + b"\x80", field + outputs)
+    with pytest.raises(ProtocolError):
+        decode_result(data)
+
+
+def test_given_a_result_whose_fields_come_in_another_order_when_it_is_decoded_then_it_is_the_same_result() -> None:
+    own = new_id()
+    fields = {"v": 1, "id": own, "ok": True, "timing": {"run": 1.5}, "notes": {}, "model": "m", "outputs": {"data": 1}}
+    assert decode_result(msgpack.packb(fields)) == results.Result(own, True, {"data": 1}, None, "m", {}, {"run": 1.5})

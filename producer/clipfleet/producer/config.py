@@ -107,14 +107,9 @@ class Config:
         given = request.timeout if request.timeout is not None else self.timeout_s
         return default_ttl_ms(request.pipeline) / 1000 if given is None else checked_timeout(given)
 
-    def check_room(self, unanswered: int) -> None:
-        """Refuse one more request above ``max_unanswered``: memory here and in the inbox is bounded.
-
-        Raises:
-            QueueFull: at the limit.
-        """
-        if unanswered >= self.max_unanswered:
-            raise QueueFull(OWN_RETRY_AFTER_S, f"this client has {counted(unanswered, 'request')} unanswered already")
+    def no_room(self) -> QueueFull:
+        """Why one more than ``max_unanswered`` is refused: memory here and in the inbox is bounded."""
+        return QueueFull(OWN_RETRY_AFTER_S, f"this client has {counted(self.max_unanswered, 'request')} unanswered already")
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class Face(Calls[R], Generic[R, J, B]):
             raise ValueError("an id matches [A-Za-z0-9_-]{1,64}")
         now = time.monotonic()
         timeout = self._config.timeout_s or DEFAULT_TTL_MS / 1000
-        job = self._job(self, self._running(), id, self._config.lane, b"", now, now + timeout, inbox=False)
+        job = self._job(self, self._running(), id, self._config.lane, b"", now, now + timeout, False)
         job.known_by_id()
         return job
 
@@ -148,10 +148,11 @@ class Face(Calls[R], Generic[R, J, B]):
     def _send(self, request: NewRequest, lane: Lane, delivery: Delivery, sink: Callable[[J], None] | None = None) -> J:
         timeout = self._config.timeout_of(request)
         backend = self._running()
-        self._config.check_room(backend.unanswered)
+        if backend.unanswered >= self._config.max_unanswered:
+            raise self._config.no_room()
         request_id, payload = delivery.encode(request, backend.inbox_key)
         now, inbox = time.monotonic(), delivery.reply == "inbox"
-        job = self._job(self, backend, request_id, lane, payload, now, now + timeout, inbox=inbox, sink=sink)
+        job = self._job(self, backend, request_id, lane, payload, now, now + timeout, inbox, sink)
         backend.add(job)
         return job
 

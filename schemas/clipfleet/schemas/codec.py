@@ -16,8 +16,10 @@ __all__ = ["decode_map", "encode_around", "encode_map", "encode_part", "encode_t
 
 _LEAVES: Final = frozenset({str, bytes, int, float, bool, type(None)})
 _CONTAINERS: Final = (dict, list, tuple)
+_DECODED: Final = frozenset({dict, list})  # what a message is decoded to, as far as it holds others
 _EXTENSIONS: Final = (msgpack.ExtType, msgpack.Timestamp)
 KEPT_BYTES: Final = 256 * 1024
+SMALL_BYTES: Final = 4_096
 _resting: Final[list[msgpack.Packer]] = []
 
 
@@ -71,15 +73,20 @@ def decode_map(data: bytes, *, max_bytes: int) -> dict[str, Any]:
     return value
 
 
-def small_map(data: bytes, depth: int) -> dict[str, Any] | None:
+def small_map(data: bytes, depth: int, names: list[str] | None = None) -> dict[str, Any] | None:
     """The map that ``data`` holds, ``depth`` deep in a message (1: it is the message); None where it cannot be had.
 
-    Decoding the whole message then tells why.
+    Decoding the whole message then tells why. For at most ``SMALL_BYTES``: they hold no array or map that is too long.
+
+    Args:
+        data: the map as msgpack.
+        depth: where it stands.
+        names: its keys, in this order, and no others; None = any.
     """
     try:
-        value = _unpack(data)
-        if type(value) is dict:
-            _check(value, depth)
+        value = msgpack.unpackb(data, max_ext_len=0, ext_hook=_no_extensions)
+        if type(value) is dict and (names is None or list(value) == names):
+            _check(value if names is None else value.values(), depth)
             return value
     except Exception:  # noqa: BLE001  (see decode_map)
         return None
@@ -175,11 +182,12 @@ def _check(node: Any, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
     if type(node) is dict:
-        for key in node:
+        for key, child in node.items():
             if type(key) is not str:
                 raise ProtocolError("map keys must be strings")
-        node = node.values()
-    for child in node:
-        kind = type(child)
-        if (kind is dict or kind is list) and (child or depth == MAX_DEPTH):
-            _check(child, depth + 1)
+            if type(child) in _DECODED and (child or depth == MAX_DEPTH):
+                _check(child, depth + 1)
+    else:
+        for child in node:
+            if type(child) in _DECODED and (child or depth == MAX_DEPTH):
+                _check(child, depth + 1)

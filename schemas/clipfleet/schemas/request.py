@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from clipfleet.schemas.codec import decode_map, encode_around, encode_part, encode_text, small_map
+from clipfleet.schemas.codec import SMALL_BYTES, decode_map, encode_around, encode_part, encode_text, small_map
 from clipfleet.schemas.errors import ErrorCode, ProtocolError
 from clipfleet.schemas.keys import ID, NAME, QueueKeys
 from clipfleet.schemas.limits import (
@@ -37,6 +37,7 @@ __all__ = [
 ID_CHARS: Final = 22  # of 64 that there are: 132 random bits
 IDS_AT_ONCE: Final = 64
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+_EACH_ID: Final = re.compile(f".{{{ID_CHARS}}}")
 _fresh: Final[list[str]] = []
 # A child that went on with its parent's would give out the same ones.
 os.register_at_fork(after_in_child=_fresh.clear)
@@ -49,7 +50,6 @@ _OURS: Final = re.compile(
 )
 _ID_AT, _NAME_AT = slice(8, 30), 40
 INBOX_KEY_END: Final = 24  # of a key, which a producer's random bits are in
-SMALL_BYTES: Final = 4_096
 MAX_INBOXES: Final = 1_024
 
 
@@ -64,7 +64,7 @@ def new_id() -> str:
             return _fresh.pop()  # one step: two threads never get the same
         except IndexError:
             drawn = b2a_base64(os.urandom(ID_CHARS * IDS_AT_ONCE * 6 // 8), newline=False).translate(_URL_SAFE).decode()
-            _fresh.extend(drawn[at : at + ID_CHARS] for at in range(0, len(drawn), ID_CHARS))
+            _fresh.extend(_EACH_ID.findall(drawn))
 
 
 def forget_drawn_ids() -> None:

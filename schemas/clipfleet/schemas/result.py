@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, overload
 
-from clipfleet.schemas.codec import decode_map, encode_around, encode_map, small_map
+from clipfleet.schemas.codec import SMALL_BYTES, decode_map, encode_around, encode_map, small_map
 from clipfleet.schemas.errors import ErrorCode, ProtocolError, RequestFailed, error_for
 from clipfleet.schemas.keys import ID
 from clipfleet.schemas.limits import MAX_RESULT_BYTES, VERSION
@@ -232,11 +232,9 @@ def decode_result(data: bytes) -> Result:
         ProtocolError: when it is none.
     """
     if len(data) <= SMALL_BYTES and _OURS.match(data):
-        rest = small_map(b"\x84" + data[_REST_AT:], 1)
-        # Four, and these: none says once more what was read already.
-        if rest is not None and len(rest) == 4:
-            get = rest.get
-            outputs, model, notes, timing = get("outputs"), get("model"), get("notes"), get("timing")
+        rest = small_map(b"\x84" + data[_REST_AT:], 1, _REST)
+        if rest is not None:
+            outputs, model, notes, timing = rest.values()
             if type(outputs) is dict and type(model) is str and type(notes) is dict and type(timing) is dict:
                 return Result(data[_ID_AT].decode(), True, outputs, None, model, notes, timing)
     message = decode_map(data, max_bytes=MAX_RESULT_BYTES)
@@ -259,8 +257,7 @@ def decode_result(data: bytes) -> Result:
 
 # As our workers write a success to one of our clients' ids. What follows is read without what is known by then.
 _OURS: Final = re.compile(rb"\x87\xa1v\x01\xa2id\xb6[A-Za-z0-9_-]{22}\xa2ok\xc3")
-_ID_AT, _REST_AT = slice(8, 30), 34
-SMALL_BYTES: Final = 4_096  # more costs more to copy than there is to be won
+_ID_AT, _REST_AT, _REST = slice(8, 30), 34, ["outputs", "model", "notes", "timing"]
 
 
 def _column(value: object) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 from clipfleet.producer.connection.engine import Engine
@@ -26,20 +27,22 @@ class LoopRunner(Inheritable):
         self._core = config.core(producer)
         self._grace_s = config.io_timeout_s
         self._engine = Engine(self._core, config.address, io_timeout_s=config.io_timeout_s, block_s=config.block_s)
+        self._incoming: deque[Pending] = deque()
         self._scheduled = False
 
     @property
     def unanswered(self) -> int:
         """See ``Backend``."""
-        return len(self._core.unanswered)
+        return len(self._core.unanswered) + len(self._incoming)
 
     def add(self, request: Pending) -> None:
         """See ``Backend``."""
-        self._core.add(request)
+        self._incoming.append(request)
         self._pump_soon()
 
     def cancel(self, request: Pending) -> None:
         """See ``Backend``."""
+        self._core.take_in(self._incoming)
         self._core.cancel(request)
         self._pump_soon()
 
@@ -54,6 +57,7 @@ class LoopRunner(Inheritable):
 
     async def close(self) -> None:
         """See ``AsyncBackend``."""
+        self._core.take_in(self._incoming)
         await self._engine.close(self._grace_s)
 
     def _pump_soon(self) -> None:
@@ -64,4 +68,5 @@ class LoopRunner(Inheritable):
 
     def _pump(self) -> None:
         self._scheduled = False
+        self._core.take_in(self._incoming)
         self._engine.pump()

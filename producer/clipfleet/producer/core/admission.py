@@ -91,11 +91,13 @@ class Admission:
         self._again: deque[Call] = deque()
         self._large = False
 
-    def add(self, request: Pending) -> None:
-        """Take a request in; it leaves with the next call."""
-        self._queues[request.lane is _BULK].requests.append(request)
-        if len(request.payload) > LARGE_BYTES:
-            self._large = True
+    def add(self, requests: list[Pending]) -> None:
+        """Take requests in; they leave with the next call."""
+        interactive, bulk = (queue.requests for queue in self._queues)
+        for request in requests:
+            (bulk if request.lane is _BULK else interactive).append(request)
+            if len(request.payload) > LARGE_BYTES:
+                self._large = True
 
     @property
     def has_large(self) -> bool:

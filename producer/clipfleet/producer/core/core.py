@@ -70,17 +70,26 @@ class Core:
 
     # Requests
 
-    def add(self, request: Pending) -> None:
-        """Take a request in."""
-        if request.stage is Stage.DONE:
-            self._finished.append(request)  # cancelled before it got here
-        elif request.id in self.unanswered:
-            request.failed(error_for(ErrorCode.BAD_REQUEST, f"id {request.id!r} is in use by a request of this client"))
-            self._finished.append(request)
-        else:
-            self.unanswered[request.id] = request
-            self._next_deadline = min(self._next_deadline, request.deadline)
-            self._admission.add(request)
+    def take_in(self, incoming: deque[Pending]) -> None:
+        """Take requests in, out of ``incoming``, until it is empty; whoever hands them over may add to it meanwhile."""
+        unanswered, earliest, done = self.unanswered, self._next_deadline, Stage.DONE
+        fresh: list[Pending] = []
+        while incoming:
+            request = incoming.popleft()
+            request_id = request.id
+            if request.stage is done:
+                self._finished.append(request)  # cancelled before it got here
+            elif request_id in unanswered:
+                text = f"id {request_id!r} is in use by a request of this client"
+                request.failed(error_for(ErrorCode.BAD_REQUEST, text))
+                self._finished.append(request)
+            else:
+                unanswered[request_id] = request
+                if request.deadline < earliest:  # noqa: PLR1730 - a call for every request
+                    earliest = request.deadline
+                fresh.append(request)
+        self._next_deadline = earliest
+        self._admission.add(fresh)
 
     def cancel(self, request: Pending) -> None:
         """End ``request`` as cancelled here, and tell the workers."""

@@ -53,7 +53,13 @@ class Pending:
     __slots__ = ("deadline", "ending", "found", "id", "inbox", "lane", "payload", "stage", "submitted", "watched")
 
     def __init__(
-        self, request_id: str, lane: Lane, payload: bytes, submitted: float, deadline: float, *, inbox: bool
+        self,
+        request_id: str,
+        lane: Lane,
+        payload: bytes,
+        submitted: float,
+        deadline: float,
+        inbox: bool,  # noqa: FBT001 - by name it would be a dict for every request
     ) -> None:
         self.id = request_id
         self.lane = lane

@@ -33,7 +33,7 @@ class Job(Pending):
 
     __slots__ = ("_backend", "_client", "_done_latch", "_sink", "_taken_latch", "entry")
 
-    def __init__(  # noqa: PLR0913 - made for every request: gathering them in an object would be a cost of its own
+    def __init__(  # noqa: PLR0913, PLR0917 - made for every request: gathering them in an object would be a cost of its own
         self,
         client: object,
         backend: ThreadBackend,
@@ -42,11 +42,10 @@ class Job(Pending):
         payload: bytes,
         submitted: float,
         deadline: float,
-        *,
-        inbox: bool,
+        inbox: bool,  # noqa: FBT001 - by name it would be a dict for every request
         sink: Callable[[Job], None] | None = None,
     ) -> None:
-        super().__init__(request_id, lane, payload, submitted, deadline, inbox=inbox)
+        Pending.__init__(self, request_id, lane, payload, submitted, deadline, inbox)  # quicker than by super()
         self._backend = backend
         self._client = client  # closed when nobody holds it any more; a request under way does
         self._sink = sink

@@ -134,8 +134,7 @@ class Runner(Inheritable):
     def _take_in(self) -> None:
         # Before the queue is read: what comes later schedules itself.
         self._scheduled = False
-        while self._incoming:
-            self.core.add(self._incoming.popleft())
+        self.core.take_in(self._incoming)
         self._pump()
 
     def _pump(self) -> None:

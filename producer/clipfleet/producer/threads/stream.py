@@ -121,11 +121,11 @@ def _feed(
     entries: Iterator[Entry], room: int, window: Window, send: Callable[[NewRequest, Sink], Job], done: SimpleQueue[Job]
 ) -> tuple[bool, bool]:
     """Send what the source gives, ``room`` at most; whether it has nothing more, and whether results came meanwhile."""
-    soon, clock, nothing_came = time.monotonic() + _SOON_S, time.monotonic, done.empty
+    soon, clock, nothing_came, sink = time.monotonic() + _SOON_S, time.monotonic, done.empty, done.put
     taken = 0
     # One by one: what the source has given is on its way before it is asked for the next.
     for taken, entry in enumerate(islice(entries, room), start=1):  # noqa: B007 - used after the loop
-        _start(entry, window, send, done.put)
+        _start(entry, window, send, sink)
         if not nothing_came() and clock() > soon:
             return False, True
     return taken < room, False
