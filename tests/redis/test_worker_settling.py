@@ -54,6 +54,63 @@ def settler(redis_server: RedisServer, stream: QueueStream) -> Iterator[Settler]
     own.wire.close()
 
 
+@pytest.fixture
+def resting(redis_server: RedisServer, stream: QueueStream) -> Iterator[Settler]:
+    """One whose thread does not run yet."""
+    own = QueueStream(Wire(redis_server.url), stream.keys, "me")
+    yield Settler(own, Ledger(10.0, lambda _a, _r: None), Hooks())
+    own.wire.close()
+
+
+def finish(settler: Settler) -> None:
+    """Let it do what was left to its thread."""
+    settler.close()
+    settler.run()
+
+
+def test_given_a_reader_that_ran_them_itself_when_settled_over_its_connection_then_no_thread_is_needed(
+    redis_client: redis.Redis, stream: QueueStream, resting: Settler
+) -> None:
+    entries = deliver(redis_client, stream, "a1", "a2", "a3")
+    resting._ledger.add(entries)
+    resting.settle_over(stream, [Outcome(entry, outputs={"data": entry.id}) for entry in entries])
+    for entry in entries:
+        raw = redis_client.lindex(stream.keys.result(entry.id), 0)
+        assert decode_result(raw).outputs == {"data": entry.id}
+    assert (len(resting._ledger), resting.settled, resting.failed) == (0, 3, 0)
+    assert redis_client.xlen(stream.keys.lanes[0]) == 0
+    resting.settle_over(stream, [])
+    finish(resting)
+    assert resting.settled == 3
+
+
+def test_given_one_that_cannot_be_answered_when_settled_over_a_reader_then_it_alone_is_left_to_the_thread(
+    redis_client: redis.Redis, stream: QueueStream, resting: Settler
+) -> None:
+    good, bad = deliver(redis_client, stream, "good", "bad")
+    resting._ledger.add([good, bad])
+    redis_client.set(stream.keys.result("bad"), "x", ex=60)
+    resting.settle_over(stream, [Outcome(one, outputs={"data": 1}) for one in (good, bad)])
+    assert redis_client.exists(stream.keys.result("good"))
+    assert (resting._ledger.held(), resting.settled) == ([bad], 1)
+    finish(resting)
+    assert (resting._ledger.held(), resting.settled) == ([], 2)
+    assert [fields[b"id"] for _, fields in redis_client.xrange(stream.keys.dead)] == [b"bad"]
+
+
+def test_given_a_connection_that_is_lost_when_settled_over_a_reader_then_the_thread_settles_them_all(
+    redis_client: redis.Redis, stream: QueueStream, resting: Settler
+) -> None:
+    entries = deliver(redis_client, stream, "a1", "a2")
+    resting._ledger.add(entries)
+    redis_client.client_kill_filter(skipme=True)
+    resting.settle_over(stream, [Outcome(entry, outputs={"data": 1}) for entry in entries])
+    assert (len(resting._ledger), resting.settled) == (2, 0)
+    finish(resting)
+    assert (len(resting._ledger), resting.settled) == (0, 2)
+    assert all(redis_client.llen(stream.keys.result(entry.id)) == 1 for entry in entries)
+
+
 def deliver(redis_client: redis.Redis, stream: QueueStream, *ids: str) -> list[Entry]:
     admit(redis_client, stream.keys, [Request(one, "echo", {"data": 1}) for one in ids])
     return [

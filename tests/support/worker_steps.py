@@ -15,7 +15,7 @@ from clipfleet.worker.config import NO_MODEL, WorkerConfig
 from clipfleet.worker.context import Context
 from clipfleet.worker.intake import Intake
 from clipfleet.worker.ledger import Ledger
-from clipfleet.worker.settler import Settler
+from clipfleet.worker.settler import Outcome, Settler
 from clipfleet.worker.stream import QueueStream
 from clipfleet.worker.wire import Wire
 
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from support.redis_server import RedisServer
 
 LEASE_MS = 10_000
+
+
+class _Held(Settler):
+    """What ends in the thread that read it waits to be told to: a no-op is to stand for work that takes its time."""
+
+    def settle_over(self, stream: QueueStream, outcomes: list[Outcome]) -> None:
+        self.put(outcomes)
 
 
 class Steps:
@@ -49,7 +56,7 @@ class Steps:
         self.keys, self.url = keys, url
         self.read: list[Entry] = []
         self.ledger = Ledger(LEASE_MS / 1000.0, lambda added, _removed: self.read.extend(added))
-        self._settler = Settler(self.connect(), self.ledger, assembled.hooks)
+        self._settler = _Held(self.connect(), self.ledger, assembled.hooks)
         self.context = Context(
             ledger=self.ledger,
             settler=self._settler,

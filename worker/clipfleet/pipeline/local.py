@@ -150,7 +150,7 @@ class Local:
             values=values,
         )
         self._host.add(work)
-        self._engine.submit([work], now)
+        self._host.finished(self._engine.submit([work], now))
         return future
 
 

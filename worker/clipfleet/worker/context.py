@@ -16,6 +16,7 @@ from clipfleet.worker.settler import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from clipfleet.pipeline.engine.host import Finished
     from clipfleet.pipeline.observer import Observer
     from clipfleet.pipeline.work import Work
     from clipfleet.worker.clock import ServerClock
@@ -66,10 +67,14 @@ class Context:
         """Settle these with their errors."""
         self.settler.put([Outcome(work.entry, error=error) for work, error in failures])
 
-    def finished(self, finished: Sequence[tuple[Work, list[tuple[Any, ...]]]]) -> None:
+    def finished(self, finished: Sequence[Finished]) -> None:
         """Settle these with their outputs."""
+        self.settler.put(self.outcomes(finished))
+
+    def outcomes(self, finished: Sequence[Finished]) -> list[Outcome]:
+        """How these end."""
         now = time.monotonic()
-        self.settler.put([self._outcome(work, rows, now) for work, rows in finished])
+        return [self._outcome(work, rows, now) for work, rows in finished]
 
     def _outcome(self, work: Work, rows: list[tuple[Any, ...]], now: float) -> Outcome:
         program = work.program

@@ -253,7 +253,8 @@ class Intake:
             for lane in {lane for lane, _ in found}:
                 self._most[lane] = max(self._most_of(program) for at, program in found if at == lane)
             self._context.ledger.full = self._limit() // 2
-        self._engine.submit(self._in_time(self._storable(works), pressed), now)
+        ended = self._engine.submit(self._in_time(self._storable(works), pressed), now)
+        self._context.settler.settle_over(self._stream, self._context.outcomes(ended))
 
     def _cancelled(self, entries: Sequence[Entry]) -> list[bool]:
         """Which are not wanted any more. What is held must go on whatever Redis says: it is asked again later."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,6 +59,7 @@ class Settler:
         self._queue: queue.SimpleQueue[list[Outcome] | None] = queue.SimpleQueue()
         self._patience = Patience("settling")
         self._unanswered, self._unburied = Quiet(log), Quiet(log)
+        self._counting = threading.Lock()
         self.settled = 0
         self.failed = 0
 
@@ -68,6 +70,26 @@ class Settler:
                 _let_go(outcome.error)
         if outcomes:
             self._queue.put(outcomes)
+
+    def settle_over(self, stream: QueueStream, outcomes: list[Outcome]) -> None:
+        """Settle these in the caller's thread, over its connection; what Redis does not take is left to ``run``.
+
+        Of requests that the caller's thread has run itself: another one would find them in another core's caches.
+        """
+        if not outcomes:
+            return
+        self._hooks.before_settle(len(outcomes))
+        now = time.monotonic()
+        try:
+            replies = stream.settle([self._settlement(outcome, now) for outcome in outcomes])
+        except REFUSED:
+            self.put(outcomes)
+            return
+        left = [outcome for outcome, reply in zip(outcomes, replies, strict=True) if isinstance(reply, Exception)]
+        if left:
+            outcomes = [one for one, reply in zip(outcomes, replies, strict=True) if not isinstance(reply, Exception)]
+        self._ended(outcomes)
+        self.put(left)
 
     def close(self) -> None:
         """Let ``run`` return once everything put before is settled."""
@@ -100,8 +122,12 @@ class Settler:
             settlements = {
                 place: self._instead(outcomes[place], settlements[place], error) for place, error in refused.items()
             }
-        self.settled += len(outcomes)
-        self.failed += sum(1 for outcome in outcomes if outcome.error is not None)
+        self._ended(outcomes)
+
+    def _ended(self, outcomes: Sequence[Outcome]) -> None:
+        with self._counting:
+            self.settled += len(outcomes)
+            self.failed += sum(1 for outcome in outcomes if outcome.error is not None)
         self._ledger.remove([outcome.entry for outcome in outcomes])
 
     def _send(self, settlements: Mapping[int, Settlement]) -> dict[int, Exception]:

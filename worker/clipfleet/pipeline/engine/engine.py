@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clipfleet.batching import Batcher, BatcherStats
-    from clipfleet.pipeline.engine.host import Host
+    from clipfleet.pipeline.engine.host import Finished, Host
     from clipfleet.pipeline.engine.leash import Leash
     from clipfleet.pipeline.program import Served, Step
     from clipfleet.pipeline.work import Row, Task, Work
@@ -144,13 +144,20 @@ class Engine:
         """Batches so far, by stage."""
         return {name: group[name].stats() for group in self._groups.values() for name in group.names}
 
-    def submit(self, works: Iterable[Work], mark: float) -> None:
-        """Begin works; ``mark`` is when they were read (monotonic, s)."""
+    def submit(self, works: Iterable[Work], mark: float) -> list[Finished]:
+        """Begin works; ``mark`` is when they were read (monotonic, s).
+
+        Returns:
+            Those that no other thread was needed for, which have ended; ``Host.finished`` is not told of them. So
+            whoever began them may end them without handing them to yet another thread.
+        """
         moves = Moves()
         for work in works:
             self._rows.begin(work, mark, moves)
             work.request.inputs.clear()  # the rows hold what is needed, and let go of it: pictures are megabytes
+        ended, moves.ended = self._finished(moves), []
         self._schedule(self._heeded(moves))
+        return ended
 
     # Outcomes -----------------------------------------------------------------------------------------------------
 
@@ -193,8 +200,12 @@ class Engine:
     def _heeded(self, moves: Moves) -> list[Task]:
         """What follows, after the host was told, once for all of them, which requests that was all of."""
         self._host.failed([(work, self._verdict(work, error)) for work, error in moves.broken])
-        self._host.finished([(work, work.row.values[work.program.result] or []) for work in moves.ended])
+        self._host.finished(self._finished(moves))
         return moves.tasks
+
+    @staticmethod
+    def _finished(moves: Moves) -> list[Finished]:
+        return [(work, work.row.values[work.program.result] or []) for work in moves.ended]
 
     @staticmethod
     def _verdict(work: Work, error: Exception) -> RequestFailed:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from clipfleet.pipeline.work import Work
     from clipfleet.schemas.errors import RequestFailed
 
-__all__ = ["Gate", "Host"]
+    Finished = tuple[Work, list[tuple[Any, ...]]]
+
+__all__ = ["Finished", "Gate", "Host"]
 
 
 class Gate(Protocol):
@@ -60,7 +62,7 @@ class Host(Protocol):
         """These have ended in an error. Never blocks."""
         ...
 
-    def finished(self, finished: Sequence[tuple[Work, list[tuple[Any, ...]]]]) -> None:
+    def finished(self, finished: Sequence[Finished]) -> None:
         """These have their rows of outputs. Never blocks."""
         ...
 
