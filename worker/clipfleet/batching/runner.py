@@ -189,13 +189,14 @@ class Runner:
             slots: list[Call] = [(each.item, each, None) for each in pulled if not isinstance(each, Turn)]
             parts = [(each.calls(), each.since) for each in pulled if isinstance(each, Turn)]
             self._turned = 0
-            refused = []
+            refused = list[tuple[list[Call], Exception]]()
             for calls, since in [*parts, (slots, at)]:
                 fitting, error = self.batcher.put_fitting(calls, enqueued_at=since)
                 if error is not None:
                     refused.append((calls[fitting:], error))
-        for calls, error in refused:
-            fail(calls, error)
+        self._rouse()  # while they were neither here nor in the queue, it may have gone to rest
+        for calls, why in refused:
+            fail(calls, why)
 
     def _pull_gathered(self, most: int) -> list[Any]:
         """With the lock held: what is pulled once is nobody else's."""
@@ -204,7 +205,7 @@ class Runner:
 
     def _rouse(self) -> None:
         """Something is there: see that the thread does, which may not have begun."""
-        if self._thread is None:
+        if self._thread is None and not self._stage.exhausted:
             self._start()
         elif self._resting:
             self._ring()
