@@ -6,7 +6,7 @@ import random
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -108,3 +108,26 @@ def test_given_a_thread_that_sleeps_for_max_delay_then_the_call_that_fills_the_b
     with batched(max_batch_size=4, max_delay=LONG * 10)(gate) as predict, ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(lambda number: predict.call(number, LONG), range(4))) == [0, 10, 20, 30]
         assert predict.stats().batches == {Reason.FULL: 1}
+
+
+def test_given_calls_on_their_way_to_the_queue_while_the_thread_goes_to_rest_then_it_is_woken_for_them(
+    gate: Gate,
+) -> None:
+    with batched(max_batch_size=4, max_delay=0.0)(gate) as predict, ThreadPoolExecutor(2) as pool:
+        gate.hold()
+        first = pool.submit(predict.call, 0, LONG)
+        assert gate.entered.wait(LONG)
+        runner = predict._runner
+        call = pool.submit(predict.call, 1, LONG)
+        wait_until(lambda: bool(runner._gathered), description="the call to have been made")
+        pull = runner._pull_gathered
+
+        def slow(most: int) -> list[Any]:
+            calls = pull(most)
+            gate.open.set()
+            wait_until(lambda: runner._resting, description="the thread to find nothing")
+            return calls
+
+        runner._pull_gathered = slow  # type: ignore[method-assign]
+        assert predict.stats().waiting <= 1
+        assert [first.result(LONG), call.result(LONG)] == [0, 10]

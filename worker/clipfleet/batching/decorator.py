@@ -77,11 +77,12 @@ class Batched(Generic[In, Out]):
         runner = self._runner
         home = runner.homes.get(loop) or runner.new_home(loop)
         future: asyncio.Future[Out] = home.new_future()
-        calls = home.calls
-        if not calls:
+        inputs = home.inputs
+        if not inputs:
             home.begin()
-        calls.append((item, future, home))
-        if len(calls) >= runner.size:
+        inputs.append(item)
+        home.futures.append(future)
+        if len(inputs) >= runner.size:
             runner.end_turn(home)
         return await future
 

@@ -18,22 +18,23 @@ import time
 from asyncio import get_running_loop
 from collections import deque
 from contextlib import suppress
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching.batcher import Batcher
 from clipfleet.batching.calls import (
     Call,
     Home,
-    Homes,
     Slot,
+    Turn,
     await_outcome,
     fail,
     locked,
-    outcomes_of,
     portable,
+    run,
+    run_wanted,
     settle,
     settle_futures,
-    wanted,
 )
 from clipfleet.batching.errors import Closed
 from clipfleet.batching.stage import Stage
@@ -69,7 +70,8 @@ class Runner:
         self._thread: threading.Thread | None = None
         self.ident: int | None = None  # of the thread that runs the function
         self._capacity = capacity
-        self._gathered: deque[Slot] = deque()
+        self._gathered: deque[Slot | Turn] = deque()
+        self._turned = 0  # calls in turns that were gathered
         self._locks: list[threading.Lock] = []  # of callers that rest
         self._passing = 0  # calls in flight that were not queued
         self._gathered_at = 0.0
@@ -106,7 +108,7 @@ class Runner:
             slot.ready = ready = locks.pop()
         except IndexError:
             slot.ready = ready = locked()
-        if stage.in_flight + stage.queue.count + len(gathered) >= self._capacity:
+        if stage.in_flight + stage.queue.count + len(gathered) + self._turned >= self._capacity:
             self.put((item, slot, None))
         else:
             if not gathered:
@@ -129,18 +131,35 @@ class Runner:
         return home
 
     def end_turn(self, home: Home) -> None:
-        """Queue the calls that were gathered; for which there is no room, gets `Full`."""
-        calls, home.calls = home.calls, []
-        fitting, error = self.batcher.put_fitting(calls, enqueued_at=home.calls_at)
+        """See to the calls that were gathered; for which there is no room, gets `Full`."""
+        turn = home.take()
+        if len(turn.inputs) == self.size and self._stage.takes_all and self._gather(turn):
+            return
+        if self._turned:
+            self._queue_gathered()  # first come, first served
+        fitting, error = self.batcher.put_fitting(turn.calls(), enqueued_at=turn.since)
         self._rouse()
         if error is not None:
-            settle_futures([call[1] for call in calls[fitting:]], [error] * (len(calls) - fitting))
+            settle_futures(turn.futures[fitting:], [error] * (len(turn.futures) - fitting))
+
+    def _gather(self, turn: Turn) -> bool:
+        """A batch that is full as it is can be run as it is; False if it has to be queued."""
+        with self._lock:
+            stage, count = self._stage, self.size
+            if stage.queue.count or stage.room < count + len(self._gathered) + self._turned:
+                return False
+            self._gathered.append(turn)
+            self._turned += count
+        if self._taking or stage.closed:
+            self._queue_gathered()
+        self._rouse()
+        return True
 
     def close(self, *, drain: bool, timeout: float | None) -> None:
         """Refuse further calls, run (`drain`) or fail those that wait, and wait for the thread."""
         with suppress(RuntimeError):  # no loop runs here
             home = self.homes.get(get_running_loop())
-            if home is not None and home.calls:  # the loop that closes asked in this very turn
+            if home is not None and home.inputs:  # the loop that closes asked in this very turn
                 self.end_turn(home)
         self._queue_gathered()
         fail(self.batcher.close(drain=drain), Closed())
@@ -165,22 +184,28 @@ class Runner:
         if not self._gathered:
             return
         with self._lock:  # whoever closes the queue meanwhile finds them in it: calls that waited, and are run
-            at = self._gathered_at
-            slots = self._pull_gathered(sys.maxsize)
-            calls: list[Call] = [(slot.item, slot, None) for slot in slots]
-            # All as old as the first: none waits longer than `max_delay` from its call.
-            fitting, error = self.batcher.put_fitting(calls, enqueued_at=at)
-        if error is not None:
-            fail(calls[fitting:], error)
+            # Threads' calls as old as the first: none waits longer than `max_delay` from its call.
+            at, pulled = self._gathered_at, self._pull_gathered(sys.maxsize)
+            slots: list[Call] = [(each.item, each, None) for each in pulled if not isinstance(each, Turn)]
+            parts = [(each.calls(), each.since) for each in pulled if isinstance(each, Turn)]
+            self._turned = 0
+            refused = list[tuple[list[Call], Exception]]()
+            for calls, since in [*parts, (slots, at)]:
+                fitting, error = self.batcher.put_fitting(calls, enqueued_at=since)
+                if error is not None:
+                    refused.append((calls[fitting:], error))
+        self._rouse()  # while they were neither here nor in the queue, it may have gone to rest
+        for calls, why in refused:
+            fail(calls, why)
 
-    def _pull_gathered(self, most: int) -> list[Slot]:
+    def _pull_gathered(self, most: int) -> list[Any]:
         """With the lock held: what is pulled once is nobody else's."""
         pull = self._gathered.popleft
         return [pull() for _ in range(min(most, len(self._gathered)))]
 
     def _rouse(self) -> None:
         """Something is there: see that the thread does, which may not have begun."""
-        if self._thread is None:
+        if self._thread is None and not self._stage.exhausted:
             self._start()
         elif self._resting:
             self._ring()
@@ -233,41 +258,71 @@ class Runner:
             self._taking = False
         if batch is None:
             return
+
+        def ran(count: int, seconds: float) -> None:
+            if count == len(batch):
+                batch.done(seconds)
+            else:
+                self.batcher.record_run(count, seconds)
+
         try:
-            calls = wanted(batch.items)
-            if calls:
-                inputs, sinks, homes = zip(*calls, strict=True)
-                self._run(inputs, sinks, homes, batch.done if len(calls) == len(batch) else None)
+            run_wanted(self._call, batch.items, ran)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
             fail(batch.items, portable(error))
         batch.done()
 
     def _run_gathered(self) -> bool:
-        """Run a batch of what threads ask for as it stands; False if it has to be queued."""
+        """Run a batch of what was gathered as it stands; False if it has to be queued."""
         with self._lock:
-            count = min(len(self._gathered), self.size)
-            if not (count and self._stage.pass_through(count, self._gathered_at, time.monotonic())):
-                return False
-            self._passing = count
-            slots = self._pull_gathered(count)
+            taken = self._pass_through()
+        if taken is None:
+            return False
+        count = self._passing
+        inputs, sinks, homes = taken
         try:
-            inputs = [slot.item for slot in slots if slot.ready is not None]
-            if len(inputs) == count:
-                self._run(inputs, slots, None, self._passed)
+            if homes is None:
+                gone = True in [slot.ready is None for slot in sinks]
             else:
-                here = [slot for slot in slots if slot.ready is not None]
-                if here:
-                    self._run([slot.item for slot in here], here, None, None)
+                gone = True in [future.cancelled() for future in sinks]
+            if not gone:
+                run(self._call, inputs, sinks, homes, self._ran)
+            else:
+                run_wanted(self._call, list(zip(inputs, sinks, repeat(homes))), self._ran)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
-            settle(slots, None, [portable(error)] * count)
+            settle(sinks, homes, [portable(error)] * count)
         if self._passing:
-            self._passed(None)
+            self._stage.passed(count, None)
         return True
 
-    def _passed(self, seconds: float | None) -> None:
-        """What passes through is done."""
-        count, self._passing = self._passing, 0
-        self._stage.passed(count, seconds)
+    def _pass_through(self) -> tuple[list[Any], Sequence[Any], Home | None] | None:
+        """Inputs, who waits for them, and their home, of the next batch; with the lock held."""
+        gathered = self._gathered
+        head = gathered[0] if gathered else None
+        if head is None:
+            return None
+        if isinstance(head, Turn):
+            count, since = len(head.inputs), head.since
+        elif self._turned:  # the queue makes full batches of both
+            return None
+        else:
+            count, since = min(len(gathered), self.size), self._gathered_at
+        if not self._stage.pass_through(count, since, time.monotonic()):
+            return None
+        self._passing = count
+        if isinstance(head, Turn):
+            gathered.popleft()
+            self._turned -= count
+            return head.inputs, head.futures, head.home
+        slots = self._pull_gathered(count)
+        return [slot.item for slot in slots], slots, None
+
+    def _ran(self, count: int, seconds: float) -> None:
+        """A run of what passes through is done: of all of it, or of a part."""
+        if count == self._passing:
+            self._passing = 0
+            self._stage.passed(count, seconds)
+        else:
+            self.batcher.record_run(count, seconds)
 
     def _take(self) -> Batch[Call] | None:
         """The next batch out of the queue."""
@@ -293,37 +348,3 @@ class Runner:
             function = self._function
             self._call = lambda batch: function(batch, context)
             self._load = None
-
-    def _run(
-        self, inputs: Sequence[Any], sinks: Sequence[Any], homes: Homes, done: Callable[[float], None] | None
-    ) -> None:
-        """Run and settle calls; if the function raises, halve until the guilty input stands alone.
-
-        Halving and not one by one: one guilty input among 64 costs 12 runs more instead of 64, and all guilty ones
-        less than twice as many. Each good half is settled as soon as it has run.
-
-        Args:
-            inputs: of each call.
-            sinks: who waits for each.
-            homes: theirs.
-            done: told what the run took; None for a part of a batch.
-        """
-        count = len(inputs)
-        start = time.monotonic()
-        try:
-            outcomes = outcomes_of(self._call(list(inputs)), count)
-        except BaseException as error:  # noqa: BLE001  (also the SystemExit of one input is its own alone)
-            if count == 1:
-                settle(sinks, homes, [error])
-                return
-        else:
-            seconds = time.monotonic() - start
-            # Before anybody hears of it: who calls again at once finds the place free, and this thread at rest.
-            if done is not None:
-                done(seconds)
-            else:
-                self.batcher.record_run(count, seconds)
-            settle(sinks, homes, outcomes)
-            return
-        for part in (slice(count // 2), slice(count // 2, None)):
-            self._run(inputs[part], sinks[part], None if homes is None else homes[part], None)

@@ -162,7 +162,7 @@ class Stage(Generic[T]):
         self._sizes: Counter[int] = Counter()
         self._wait_s = 0.0
         self._max_wait_s = 0.0
-        self._takes_all = not (policy.max_delay_s or policy.auto or policy.bulk_batch_s < math.inf)
+        self.takes_all = not (policy.max_delay_s or policy.auto or policy.bulk_batch_s < math.inf)
         self._unlearnt: deque[tuple[int, float]] = deque(maxlen=RUNS_KEPT)
 
     def decide(self, now: float) -> Reason | float:
@@ -211,7 +211,7 @@ class Stage(Generic[T]):
             have it otherwise, or there is no room: nothing is changed; queue them then.
         """
         size = self.queue.policy.max_batch_size
-        if not self._takes_all or self.closed or self.queue.count or count > size or count > self.room:
+        if not self.takes_all or self.closed or self.queue.count or count > size or count > self.room:
             return False
         self.in_flight += count
         self._reasons[Reason.FULL if count == size else Reason.IDLE] += 1
