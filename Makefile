@@ -11,6 +11,7 @@ export OMP_WAIT_POLICY ?= passive
 # The tests start hundreds of processes: each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Files go in the order of their names, and so those of few long tests before those of many short ones.
 # They wait for processes about half of their time: one more at once than there are cores. (nproc heeds OMP_NUM_THREADS.)
 AT_ONCE ?= $(shell expr $$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2) + 1)
 QUICK := not (chaos or browser or torch or fuzz or gpu or milvus_server or node or celery or slow)
@@ -32,7 +33,7 @@ demo: $(VENV)/.local
 	@$(BIN)/clipfleet demo
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -q -n $(AT_ONCE) --dist loadfile -m "$(QUICK)" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder -m "$(QUICK)" $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -18,6 +18,7 @@ from clipfleet.store import Row, Store, StoreConfig
 from clipfleet.store.lite import LiteServer
 from support.cli import Done, clean_environment
 from support.waiting import wait_until
+from support.warm import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,16 +64,7 @@ def environment(
 @pytest.fixture
 def delete(environment: dict[str, str], tmp_path: Path) -> Callable[..., Done]:
     def run(*args: str, stdin: bytes = b"") -> Done:
-        done = subprocess.run(
-            [sys.executable, "-m", "clipfleet.cli", "delete", *args],
-            cwd=tmp_path,
-            env=environment,
-            input=stdin,
-            capture_output=True,
-            timeout=100,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return run_command(["delete", *args], cwd=tmp_path, env=environment, stdin=stdin, timeout=100)
 
     return run
 

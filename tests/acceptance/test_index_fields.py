@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from clipfleet.producer import Client
 from clipfleet.store import Field, Store, StoreConfig
 from clipfleet.store.lite import LiteServer
 from support.cli import Done, clean_environment
+from support.warm import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,16 +48,9 @@ def test_given_a_table_and_declared_columns_when_indexed_then_filters_use_them_a
     with LiteServer(tmp_path / "lite") as lite:
 
         def index(*args: str) -> Done:
-            done = subprocess.run(
-                [sys.executable, "-m", "clipfleet.cli", "index", "t.csv", "--id-column", "sku", "--json", *args],
-                cwd=tmp_path,
-                env=clean_environment(CLIPFLEET_REDIS_URL=redis_server.url, CLIPFLEET_QUEUE=keys.queue),
-                capture_output=True,
-                timeout=100,
-                check=False,
-                text=True,
-            )
-            return Done(done.returncode, done.stdout, done.stderr)
+            env = clean_environment(CLIPFLEET_REDIS_URL=redis_server.url, CLIPFLEET_QUEUE=keys.queue)
+            asked = ("index", "t.csv", "--id-column", "sku", "--json", *args)
+            return run_command(asked, cwd=tmp_path, env=env, timeout=100)
 
         milvus = ("--milvus-uri", lite.uri)
         columns = ("--field", "year:int", "--field", "price=float", "--field", "sold:bool", "--field", "yaer:str")

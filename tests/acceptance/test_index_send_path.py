@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +10,7 @@ from PIL import Image
 from clipfleet.store import Store, StoreConfig
 from clipfleet.store.lite import LiteServer
 from support.cli import clean_environment
+from support.warm import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,20 +32,17 @@ def test_given_a_root_that_both_know_when_paths_are_sent_then_workers_read_them(
     (folder / "link.png").symlink_to(folder / "0 é.png")
     with LiteServer(tmp_path / "lite") as lite:
         start_worker(milvus_uri=lite.uri, allow_roots={"photos": str(tmp_path / "data")})
-        done = subprocess.run(
-            [sys.executable, "-m", "clipfleet.cli", "index", folder, "--send", "path", "--root", "photos=data"],
+        done = run_command(
+            ["index", str(folder), "--send", "path", "--root", "photos=data"],
             cwd=tmp_path,
             env=clean_environment(
                 CLIPFLEET_REDIS_URL=redis_server.url, CLIPFLEET_QUEUE=keys.queue, CLIPFLEET_MILVUS_URI=lite.uri
             ),
-            capture_output=True,
-            text=True,
             timeout=100,
-            check=False,
         )
-        assert done.returncode == 0, done.stderr
-        assert "6 of 6 pictures indexed" in done.stdout
-        assert "reconciled: the store holds each of the 6" in done.stdout
+        assert done.code == 0, done.err
+        assert "6 of 6 pictures indexed" in done.out
+        assert "reconciled: the store holds each of the 6" in done.out
         store = Store(StoreConfig(lite.uri))
         assert store.present("images", ["4 é.png", "link.png"]) == {"4 é.png", "link.png"}
         store.close()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import subprocess
-import sys
 import tarfile
 from typing import TYPE_CHECKING
 
@@ -16,6 +14,7 @@ from PIL import Image
 from clipfleet.producer import Client
 from clipfleet.store.lite import LiteServer
 from support.cli import clean_environment
+from support.warm import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,19 +66,16 @@ def test_a_shard_and_a_table_are_indexed_and_found(
     (tmp_path / "secret.png").write_bytes(picture(99))
     with LiteServer(tmp_path / "lite") as lite:
         start_worker(milvus_uri=lite.uri)
-        done = subprocess.run(
-            [sys.executable, "-m", "clipfleet.cli", "index", "in/shard.tar.gz", "in/table.csv", "--id-column", "sku"],
+        done = run_command(
+            ["index", "in/shard.tar.gz", "in/table.csv", "--id-column", "sku"],
             cwd=tmp_path,
             env=clean_environment(CLIPFLEET_REDIS_URL=redis_server.url, CLIPFLEET_QUEUE=keys.queue),
-            capture_output=True,
-            text=True,
             timeout=100,
-            check=False,
         )
-        assert done.returncode == 3, done.stderr
-        assert "10 of 13 pictures indexed" in done.stdout
-        assert done.stderr.count("fetch_forbidden: ") >= 2
-        assert "0005.png: unsupported_media" in done.stderr
+        assert done.code == 3, done.err
+        assert "10 of 13 pictures indexed" in done.out
+        assert done.err.count("fetch_forbidden: ") >= 2
+        assert "0005.png: unsupported_media" in done.err
         with Client(redis_server.url, queue=keys.queue, timeout=30) as client:
             hits = [client.search(image=picture(number), limit=1).hits[0] for number in (3, 12)]
             everything = client.search(image=picture(99), limit=100).hits

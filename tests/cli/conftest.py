@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from support.cli import Done, clean_environment
 from support.fixtures import keys, make_redis, redis_binary, redis_server
 from support.raw_worker import RawWorker
+from support.warm import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,16 +34,7 @@ def cli(tmp_path: Path) -> Callable[..., Done]:
     """Run a command to its end: ``cli("embed", "a cat", stdin=b"", cwd=..., REDIS_URL=...)``."""
 
     def run(*args: str | bytes, stdin: bytes = b"", cwd: Path = tmp_path, timeout: float = 60, **env: str) -> Done:
-        done = subprocess.run(
-            [sys.executable, "-m", "clipfleet.cli", *args],
-            cwd=cwd,
-            env=clean_environment(**env),
-            input=stdin,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return run_command(args, stdin=stdin, cwd=cwd, timeout=timeout, env=clean_environment(**env))
 
     return run
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +10,7 @@ from support.cli import Done, clean_environment
 from support.fixtures import keys, make_redis, redis_binary, skip_or_fail
 from support.fleet import WorkerProcess
 from support.redis_server import RedisServer
+from support.warm import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,16 +72,6 @@ def cli(tmp_path: Path) -> Callable[..., Done]:
     """The real command, to its end: ``cli("status", REDIS_URL=...)``."""
 
     def run(*args: str, timeout: float = 60, **env: str) -> Done:
-        done = subprocess.run(
-            [sys.executable, "-m", "clipfleet.cli", *args],
-            cwd=tmp_path,
-            env=clean_environment(**env) | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
+        return run_command(args, cwd=tmp_path, timeout=timeout, env=clean_environment(**env) | {"OMP_NUM_THREADS": "1"})
 
     return run

@@ -188,14 +188,18 @@ def admit(
 
 def results(client: redis.Redis, keys: QueueKeys, ids: Sequence[str], timeout: float = 30.0) -> dict[str, list[bytes]]:
     """Every entry of each request's result key, once all have one."""
+    missing = list(dict.fromkeys(ids))
 
-    def all_there() -> dict[str, list[bytes]] | None:
+    def ask(call: str, asked: Sequence[str], *args: int) -> list[Any]:
         pipeline = client.pipeline(transaction=False)
-        for one in ids:
-            pipeline.lrange(keys.result(one), 0, -1)
-        found = dict(zip(ids, pipeline.execute(), strict=True))
-        return found if all(found.values()) else None
+        for one in asked:
+            getattr(pipeline, call)(keys.result(one), *args)
+        answers: list[Any] = pipeline.execute()
+        return answers
 
-    found = wait_until(all_there, timeout, "a result for each request")
-    assert found is not None
-    return found
+    def all_there() -> bool:
+        missing[:] = [one for one, there in zip(missing, ask("exists", missing), strict=True) if not there]
+        return not missing
+
+    wait_until(all_there, timeout, "a result for each request")
+    return dict(zip(ids, ask("lrange", ids, 0, -1), strict=True))

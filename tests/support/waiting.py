@@ -17,13 +17,16 @@ def wait_until(predicate: Callable[[], T], timeout: float = 10.0, description: s
     """The first true value of ``predicate``; AssertionError with ``description`` after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while True:
+        began = time.monotonic()
         value = predicate()
         if value:
             return value
-        if time.monotonic() > deadline:
+        ended = time.monotonic()
+        if ended > deadline:
             what = description or getattr(predicate, "__name__", "the condition")
             raise AssertionError(f"waited {timeout:g} s in vain for: {what} (last value {value!r})")
-        time.sleep(POLL_S)
+        # Who asks at length leaves as much time to what it asks about.
+        time.sleep(max(POLL_S, ended - began))
 
 
 def quickest(call: Callable[[], object], times: int = 3) -> float:
