@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from clipfleet.producer import Client
+from clipfleet.cli.filter_keys import kinds_of, tell_unfit
+from clipfleet.cli.output import Output
+from clipfleet.producer import Client, requests
 from clipfleet.schemas.errors import BadInput
 from clipfleet.store import Row, Store, StoreConfig
 from clipfleet.store.lite import LiteServer
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from clipfleet.producer import NewRequest
     from clipfleet.schemas.keys import QueueKeys
     from support.fleet import WorkerProcess
     from support.redis_server import RedisServer
@@ -156,6 +159,55 @@ def test_given_a_filter_when_deleted_then_it_is_counted_first_and_only_what_fits
             assert asked.wait(60) == code
             os.close(keyboard)
         assert store.count("images") == left
+
+
+LISTS = "its values, such as lists, are nothing that a filter can compare"
+CSV = (
+    "its values are text, as all of a CSV are that index is not told of; where they read as numbers, index into a new"
+    " collection with --field word:float"
+)
+HINTS = [
+    ('tags == "a"', [f"text under tags: {LISTS}"]),
+    ("box < 3", [f"a number under box: {LISTS}"]),
+    ('n != "1"', ["text under n: numbers, true and false are compared without quotes"]),
+    ("n == true", ["true or false under n: its values are numbers"]),
+    (
+        "word > 1",
+        [f"a number under word: {CSV}"],
+    ),
+    (
+        "nn > 1 or metadata['or'] == true or not exists n",
+        ["the key nn: look at how it is spelled", "the key or: look at how it is spelled"],
+    ),
+    ('id == "none" and exists n and not exists tags', []),
+]
+
+
+def test_given_keys_that_no_row_has_as_asked_when_told_then_it_is_what_they_have_and_asks_for_no_more_than_it_needs(
+    environment: dict[str, str], store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ({"n": 2, "tags": ["a"], "box": {"w": 1}, "word": "5"}, {"n": 7.5, "tags": [], "box": {}, "word": "x"})
+    store.upsert("images", [Row(f"r{n}", np.ones(4, np.float32), each) for n, each in enumerate(rows)])
+    store.discard("images", [f"r{n}" for n in range(len(rows), ROWS)])
+    asked: list[str] = []
+
+    def count(expression: str) -> NewRequest:
+        asked.append(expression)
+        return requests.delete(filter=expression, collection="images", dry_run=True)
+
+    with Client(environment["CLIPFLEET_REDIS_URL"], queue=environment["CLIPFLEET_QUEUE"]) as client:
+
+        def told(where: str) -> list[str]:
+            asked.clear()
+            tell_unfit(Output(), client, "images", kinds_of(where), by=count)
+            return capsys.readouterr().err.splitlines()
+
+        for where, hints in HINTS:
+            assert told(where) == [f"no row of 'images' has {hint}" for hint in hints]
+            assert len(asked) == len(kinds_of(where)) + (1 + 4 * len(hints) if hints else 0)
+        # No key is misspelled where there is no row
+        store.discard("images", ["r0", "r1"])
+        assert told('nn == 1 or n == "x"') == ["'images' has no rows"]
 
 
 WRONG = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clipfleet.cli.filter_keys import kinds_of, without_met
+from clipfleet.cli.filter_keys import kinds_of, meets_all, without_met
 from clipfleet.store.filters import parse
 
 
@@ -16,7 +16,10 @@ from clipfleet.store.filters import parse
             'not (year >= 1e3) AND tag == "year or yaer" or year in ["x", -.5] and tag != \'\'',
             {"year": {"number", "text"}, "tag": {"text"}},
         ),
-        ("metadata['and'] like 'x\\'y%' and exists _k9", {"metadata['and']": {"text"}, "_k9": set()}),
+        ("metadata['and'] like 'x\\'y%' and exists _k9", {"and": {"text"}, "_k9": set()}),
+        # One key is one, however it is spelled; every row has an id
+        ('metadata [ "n" ] > 1 or n == "a" or id in ["x", "y"] or metadata["id"] != "1"', {"n": {"number", "text"}}),
+        ('id == "x" and not metadata["true"]==true&&!(k in [])', {"true": {"truth"}, "k": set()}),
         (
             "sold == TRUE or kind not in ['a', \"b\", 1.5e-3] or sold != false",
             {"sold": {"truth"}, "kind": {"text", "number"}},
@@ -24,24 +27,41 @@ from clipfleet.store.filters import parse
         ("", {}),
     ],
 )
-def test_given_a_filter_then_its_keys_are_told_as_it_spells_them_and_what_they_are_compared_with(expression, keys):
+def test_given_a_filter_then_its_keys_are_told_and_what_they_are_compared_with(expression, keys):
     assert kinds_of(expression) == keys
     assert list(kinds_of(expression)) == list(keys)
     parse(expression)
     for key in keys:
-        parse(f"exists {key}")
+        parse(f'exists metadata["{key}"]')
+
+
+@pytest.mark.parametrize(
+    ("expression", "whether"),
+    [
+        ('year == 3 and metadata["or"] == "not || !" && exists n', True),
+        ("year in [1, 2] and orange == true and nothing like 'x%'", True),
+        ("year == 1 OR n == 2", False),
+        ("year == 1||n == 2", False),
+        ("n != 2", False),
+        ("n Not in [2]", False),
+        ("year == 1 and !(n == 2)", False),
+    ],
+)
+def test_given_a_filter_then_it_is_known_whether_each_row_that_it_fits_has_all_of_its_keys(expression, whether):
+    parse(expression)
+    assert meets_all(expression) is whether
 
 
 @pytest.mark.parametrize(
     ("row", "left"),
     [
-        ({}, ["n", "t", "b", 'metadata[ "a\\"b" ]', "k"]),
-        ({"n": "1", "t": 1, "b": 1, 'a"b': None, "k": None}, ["n", "t", "b", 'metadata[ "a\\"b" ]', "k"]),
-        ({"n": True, "t": "", "b": "true", 'a"b': 0.5, "k": []}, ["n", "b"]),
-        ({"n": 1.5, "t": "x", "b": False, 'a"b': 2, "k": 0}, []),
+        ({}, ["n", "t", "b", "or", "k"]),
+        ({"n": "1", "t": 1, "b": 1, "or": None, "k": None}, ["n", "t", "b", "or", "k"]),
+        ({"n": True, "t": "", "b": "true", "or": 0.5, "k": []}, ["n", "b"]),
+        ({"n": 1.5, "t": "x", "b": False, "or": 2, "k": 0}, []),
     ],
 )
 def test_given_hits_then_only_keys_that_they_do_not_have_as_what_is_asked_for_are_left(row, left):
-    asked = kinds_of('n < 1 and t == "" and b == true and metadata[ "a\\"b" ] > 0 and exists k')
+    asked = kinds_of('n < 1 and t == "" and b == true and metadata[ "or" ] > 0 and exists k')
     assert list(without_met(asked, [{}, row])) == left
     assert len(asked) == 5

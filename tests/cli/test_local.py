@@ -204,7 +204,7 @@ def test_given_numbers_of_a_csv_when_a_filter_compares_them_then_it_is_told_that
         assert "with --field price:float" in told
     hits, told = found("as_text", "not metadata['sold'] == true")
     assert hits == 4
-    assert "has true or false under metadata['sold']: its values are text" in told
+    assert "has true or false under sold: its values are text" in told
     assert "with --field sold:bool" in told
     for collection, where, fits in (
         ("as_text", 'price == "none"', 0),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.errors import CliError, Exit
-from clipfleet.cli.filter_keys import kinds_of, tell_unfit
+from clipfleet.cli.filter_keys import kinds_of, meets_all, tell_unfit
 from clipfleet.cli.run import usage
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.schemas.text import counted
@@ -48,11 +48,13 @@ def by_filter(run: Run, settings: Settings, collection: str, where: str, *, yes:
         matched = int(told.outputs["matched"])
         fit = "matches" if matched == 1 else "match"
         deleted = 0
-        wrong = tell_unfit(run.out, client, collection, kinds_of(where), by=count)
+        asked = {} if matched and meets_all(where) else kinds_of(where)
+        wrong = tell_unfit(run.out, client, collection, asked, by=count)
         if matched and yes and wrong and not dry_run:
             # Behind a "!=" it fits every row, and there is nobody who could think better of it.
             text = f"--filter: {counted(matched, 'row')} of {collection!r} {fit}, though {' and '.join(wrong)}"
-            raise usage(text, "Leave out what asks for it, if they are to go; nothing was deleted.")
+            every = 'id != "" fits each row'
+            raise usage(text, f"Leave out what asks for it, if they are to go ({every}); nothing was deleted.")
         if matched and not (yes or dry_run or run.out.can_ask):
             text = f"--filter: {counted(matched, 'row')} of {collection!r} {fit}, and there is no terminal to ask on"
             raise usage(text, "Give --yes to delete them; nothing was deleted.")

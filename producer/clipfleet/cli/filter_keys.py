@@ -5,7 +5,6 @@ Keys are asked for by requests that the command makes anyway, and not at all whe
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -16,14 +15,15 @@ if TYPE_CHECKING:
     from clipfleet.producer import Client, NewRequest
     from clipfleet.schemas.result import Result
 
-__all__ = ["Kind", "kinds_of", "tell_unfit", "without_met"]
+__all__ = ["Kind", "kinds_of", "meets_all", "tell_unfit", "without_met"]
 
 Kind: TypeAlias = Literal["text", "number", "truth"]
 
 _TEXT: Final = r"""(?:"(?:[^"\\\r\n]|\\.)*"|'(?:[^'\\\r\n]|\\.)*')"""
 # As clipfleet.store.grammar has them, which is not here where nobody serves; what it refuses the fleet has refused.
+_NAME: Final = "[A-Za-z_][A-Za-z0-9_]*"
 _TOKEN: Final = re.compile(
-    rf"(?P<key>metadata\s*\[\s*{_TEXT}\s*\]|[A-Za-z_][A-Za-z0-9_]*)|(?P<text>{_TEXT})|[0-9][0-9A-Za-z.]*"
+    rf"""metadata\s*\[\s*["'](?P<key>{_NAME})["']\s*\]|(?P<name>{_NAME})|(?P<text>{_TEXT})|[0-9][0-9A-Za-z.]*|[!|]"""
 )
 _WORDS: Final = frozenset({"and", "or", "not", "in", "like", "exists"})
 _MOST: Final = 16
@@ -35,21 +35,35 @@ _ANY: Final[dict[Kind, str]] = {
 }
 _CALLED: Final[dict[Kind, str]] = {"text": "text", "number": "a number", "truth": "true or false"}
 _DECLARED: Final[dict[Kind, str]] = {"text": "str", "number": "float", "truth": "bool"}
+_KINDS: Final[tuple[Kind, ...]] = ("text", "number", "truth")
+_ANY_ROW: Final = 'id != ""'
 
 
 def kinds_of(expression: str) -> dict[str, set[Kind]]:
-    """The keys that a filter asks for, as it spells them, and what it compares each with; nothing by ``exists``."""
+    """The keys that a filter asks for, and what it compares each with; nothing by ``exists``. Every row has an id."""
     found: dict[str, set[Kind]] = {}
     key = ""
     for token in _TOKEN.finditer(expression):
-        name, text = token["key"], token["text"]
-        if name is None or name.lower() in {"true", "false"}:
+        spelled, name, text = token["key"], token["name"], token["text"]
+        if token[0] in {"!", "|"} or (name is not None and name.lower() in _WORDS):
+            continue
+        if spelled or (name is not None and name.lower() not in {"true", "false"}):
+            key = spelled or name
+            found.setdefault(key, set())
+        else:
             kind: Kind = "truth" if name is not None else "number" if text is None else "text"
             found.setdefault(key, set()).add(kind)
-        elif name.lower() not in _WORDS:
-            key = name
-            found.setdefault(key, set())
+    found.pop("id", None)
     return found
+
+
+def meets_all(expression: str) -> bool:
+    """Whether each row that a filter fits meets each of its conditions: it has no negation, and no ``or``.
+
+    Then a row that it fits has each of its keys as what it is compared with, and nobody needs to be asked for that.
+    """
+    tokens = (token[0].lower() for token in _TOKEN.finditer(expression))
+    return not any(token in {"or", "not", "!", "|"} for token in tokens)
 
 
 def without_met(asked: Mapping[str, set[Kind]], metadata: Iterable[Mapping[str, Any]]) -> dict[str, set[Kind]]:
@@ -59,7 +73,7 @@ def without_met(asked: Mapping[str, set[Kind]], metadata: Iterable[Mapping[str, 
         if not left:
             break
         for key, kinds in list(left.items()):
-            value = row.get(_name_of(key))
+            value = row.get(key)
             if value is not None and (not kinds or _kind_of(value) in kinds):
                 del left[key]
     return left
@@ -83,30 +97,53 @@ def tell_unfit(
         return [None if each.error is not None else _fits(each) for each in client.map(map(by, expressions))]
 
     keys = list(asked)[:_MOST]
-    ways = [" or ".join(_ANY[kind].format(key) for kind in sorted(asked[key])) or f"exists {key}" for key in keys]
-    unfit = [key for key, fits in zip(keys, whether(ways), strict=True) if fits is False]
-    there = whether([f"exists {key}" for key in unfit])
-    text = whether([_ANY["text"].format(key) for key in unfit])
+    ways = [" or ".join(_fitting(key, kind) for kind in sorted(asked[key])) or _exists(key) for key in keys]
+    unfit = [key for key, fits in zip(keys, whether(ways), strict=True) if fits is False] if keys else []
+    if not unfit:
+        return []
+    looks = [look for key in unfit for look in (_exists(key), *(_fitting(key, kind) for kind in _KINDS))]
+    has_rows, *seen = whether([_ANY_ROW, *looks])
+    if has_rows is False:
+        out.note(f"{collection!r} has no rows")
     wrong: list[str] = []
-    for key, is_there, is_text in zip(unfit, there, text, strict=True):
+    for at, key in enumerate(unfit if has_rows else ()):
+        is_there, *kinds = seen[at * (1 + len(_KINDS)) :][: 1 + len(_KINDS)]
         if is_there is False:
             out.note(f"no row of {collection!r} has the key {key}: look at how it is spelled")
             wrong.append(f"no row has {key}")
         elif is_there:
             asks = " or ".join(_CALLED[kind] for kind in sorted(asked[key]))
-            out.note(f"no row of {collection!r} has {asks} under {key}: {_advice(key, asked[key], is_text=is_text)}")
+            advice = _advice(key, asked[key], dict(zip(_KINDS, kinds, strict=True)))
+            out.note(f"no row of {collection!r} has {asks} under {key}: {advice}")
             wrong.append(f"no row has {asks} under {key}")
     return wrong
 
 
-def _advice(key: str, kinds: set[Kind], *, is_text: bool | None) -> str:
-    if is_text:
-        declared = f"--field {_name_of(key)}:{_DECLARED[min(kinds)]}"
+def _exists(key: str) -> str:
+    return f'exists metadata["{key}"]'
+
+
+def _fitting(key: str, kind: Kind) -> str:
+    return _ANY[kind].format(f'metadata["{key}"]')
+
+
+def _advice(key: str, asked: set[Kind], has: Mapping[Kind, bool | None]) -> str:
+    """What to do about a key that has values, but none of the kinds that are asked for."""
+    if has["text"]:
+        wanted = min(asked)
+        plural = "numbers" if wanted == "number" else "true and false"
         return (
-            "its values are text, as all of a CSV are that index is not told of; index into a new collection with"
-            f" {declared}"
+            "its values are text, as all of a CSV are that index is not told of; where they read as"
+            f" {plural}, index into a new collection with --field {key}:{_DECLARED[wanted]}"
         )
-    return "numbers, true and false are compared without quotes" if kinds == {"text"} else "its values are others"
+    if asked == {"text"} and (has["number"] or has["truth"]):
+        return "numbers, true and false are compared without quotes"
+    others = [{"text": "text", "number": "numbers", "truth": "true or false"}[kind] for kind in _KINDS if has[kind]]
+    if others:
+        return f"its values are {' or '.join(others)}"
+    if None in has.values():
+        return "its values are others"
+    return "its values, such as lists, are nothing that a filter can compare"
 
 
 def _fits(result: Result) -> bool:
@@ -117,9 +154,3 @@ def _kind_of(value: object) -> Kind | None:
     if isinstance(value, bool):
         return "truth"
     return "text" if isinstance(value, str) else "number" if isinstance(value, int | float) else None
-
-
-def _name_of(key: str) -> str:
-    """The metadata's own name of a key that may be spelled ``metadata["..."]``, whose escapes are Python's."""
-    _, bracket, text = key.partition("[")
-    return str(ast.literal_eval(text.rstrip("] \t\r\n").lstrip())) if bracket else key
