@@ -109,7 +109,8 @@ class Config:
 
     def no_room(self) -> QueueFull:
         """Why one more than ``max_unanswered`` is refused: memory here and in the inbox is bounded."""
-        return QueueFull(OWN_RETRY_AFTER_S, f"this client has {counted(self.max_unanswered, 'request')} unanswered already")
+        most = counted(self.max_unanswered, "request")
+        return QueueFull(OWN_RETRY_AFTER_S, f"this client has {most} unanswered already")
 
 
 @dataclass(frozen=True, slots=True)
