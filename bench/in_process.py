@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST, CALLERS, THREADS = 64, 256, 16
 OURS = "@batched"
+SHORT = 4  # turns for each round: many short ones meet the machine's every mood, a few long ones some of them
 
 
 def run(options: argparse.Namespace) -> Part:
@@ -28,7 +29,8 @@ def run(options: argparse.Namespace) -> Part:
         f"A function that returns its inputs, batches of up to {MOST}, `max_delay` 0. From asyncio with {CALLERS} "
         f"callers, each of which awaits its output before its next call, and from {THREADS} threads likewise. The "
         "limits are queues with nothing about them (`bench/tight.py`): no capacity, no halving, no close; those "
-        '"in the loop" also let the loop stand still while the function runs.',
+        '"in the loop" also let the loop stand still while the function runs. Each round is of '
+        f"{SHORT} short turns, in turn.",
     )
     found: dict[str, list[float]] = {}
     busy: dict[str, list[float]] = {}
@@ -45,7 +47,7 @@ def run(options: argparse.Namespace) -> Part:
 
         return once
 
-    count = max(5_000, options.count * 2)
+    count = max(10_000, options.count * 2 // SHORT)
     turns = [
         turn("limit: a deque and call_soon, in the loop", lambda n, s: asyncio.run(_limit(tight.InLoop, n, s)), count),
         turn(
@@ -60,7 +62,7 @@ def run(options: argparse.Namespace) -> Part:
     ]
     for each in turns:
         each(-1)
-    in_turn(options.rounds, turns)
+    in_turn(SHORT * options.rounds, turns)
     for name, values in found.items():
         arrival = f"closed loop, {THREADS} threads" if "threads" in name else f"closed loop, {CALLERS} callers"
         part.add(name, values, "us/call", arrival=arrival, batches=dict(sorted(sizes[name].items())))
