@@ -6,8 +6,8 @@ import os
 import re
 from binascii import b2a_base64
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clipfleet.schemas.codec import SMALL_BYTES, decode_map, encode_around, encode_part, encode_text, small_map
 from clipfleet.schemas.errors import ErrorCode, ProtocolError
@@ -21,6 +21,9 @@ from clipfleet.schemas.limits import (
     MIN_REPLY_TTL_MS,
     VERSION,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "Envelope",
@@ -88,6 +91,10 @@ class Envelope(NamedTuple):
     id: str
     reply_to: str
     reply_ttl_ms: int
+
+
+# One for each request: made so, a named tuple takes half of the time that calling its class does.
+envelope_of: Final[Callable[[tuple[str, str, int]], Envelope]] = partial(tuple.__new__, Envelope)
 
 
 class InvalidRequest(ProtocolError):
@@ -244,7 +251,8 @@ class RequestReader:
                     inputs = small_map(data[head.end() : -len(tail)], 2)
                     if inputs is not None:
                         own = data[_ID_AT].decode()
-                        return Request(own, name.decode(), inputs, {}, reply_to), Envelope(own, reply_to, INBOX_TTL_MS)
+                        envelope = envelope_of((own, reply_to, INBOX_TTL_MS))
+                        return Request(own, name.decode(), inputs, {}, reply_to), envelope
         request, envelope = decode_request(data, self._keys, max_bytes=self._max_bytes)
         if known is None and envelope.reply_ttl_ms == INBOX_TTL_MS and request.reply_to is not None:
             self._learn(request.reply_to)

@@ -14,7 +14,7 @@ from clipfleet.worker.connection import REFUSED
 from clipfleet.worker.letters import dead_letter
 from clipfleet.worker.patience import Patience
 from clipfleet.worker.quiet import Quiet
-from clipfleet.worker.stream import Settlement
+from clipfleet.worker.stream import Settlement, settlement_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -155,8 +155,8 @@ class Settler:
         envelope = entry.envelope
         result = self._encoded(outcome, now)
         if error is None and envelope is not None:  # as nearly all are
-            return Settlement(
-                entry.lane, entry.stream_id, entry.size, "", envelope.reply_to, result, envelope.reply_ttl_ms
+            return settlement_of(
+                (entry.lane, entry.stream_id, entry.size, "", envelope.reply_to, result, envelope.reply_ttl_ms, ())
             )
         owned = error is not None and error.code.needs_owner
         return Settlement(

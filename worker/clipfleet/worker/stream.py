@@ -7,7 +7,8 @@ request through them is told in docs/lifecycle.md.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -15,12 +16,12 @@ from clipfleet.schemas.keys import NAME
 from clipfleet.schemas.limits import GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from clipfleet.schemas.keys import QueueKeys
     from clipfleet.worker.wire import Call, Wire
 
-__all__ = ["Delivery", "QueueStream", "Reclaimed", "Settlement", "is_out_of_memory"]
+__all__ = ["Delivery", "QueueStream", "Reclaimed", "Settlement", "is_out_of_memory", "settlement_of"]
 
 MOST_PENDING = 10_000  # more than any process holds
 # Of one settle_many: while a script runs Redis does nothing else.
@@ -40,6 +41,10 @@ class Delivery(NamedTuple):
     def place(self) -> tuple[str, str]:
         """Its lane and its id there, as ``Entry.place``."""
         return self.lane, self.stream_id
+
+
+# One for each request: made so, a named tuple takes half of the time that calling its class does.
+delivery_of: Final[Callable[[tuple[str, str, dict[bytes, bytes], int]], Delivery]] = partial(tuple.__new__, Delivery)
 
 
 class Reclaimed(NamedTuple):
@@ -72,6 +77,12 @@ class Settlement(NamedTuple):
     result: bytes
     reply_ttl_ms: int
     letter: Sequence[str | int | bytes] = ()
+
+
+# As ``delivery_of``; all fields, in order.
+settlement_of: Final[Callable[[tuple[str, str, int, str, str, bytes, int, tuple[()]]], Settlement]] = partial(
+    tuple.__new__, Settlement
+)
 
 
 class QueueStream:
@@ -299,7 +310,7 @@ def _deliveries(reply: Any) -> Iterable[Delivery]:
     for lane, entries in reply or ():
         name = lane.decode()
         for stream_id, fields in entries:
-            yield Delivery(name, stream_id.decode(), _fields(fields), 1)
+            yield delivery_of((name, stream_id.decode(), _fields(fields), 1))
 
 
 def _fields(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:

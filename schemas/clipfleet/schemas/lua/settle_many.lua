@@ -24,23 +24,27 @@ for number = 1, count do
 end
 local elsewhere = redis.call('XLEN', KEYS[2])
 
-local answers, settled, size, results = {}, {}, 0, {}
-for i = count + 1, #ARGV, 4 do
-  local number, answer = tonumber(ARGV[i + 2]), -1
+local argv, lane, try, number_of = ARGV, KEYS[1], redis.pcall, tonumber
+local answers, place, settled, acked, size, results = {}, 0, {}, 0, 0, {}
+for i = count + 1, #argv, 4 do
+  local number, answer = number_of(argv[i + 2]), -1
   if fit[number] then
-    answer = redis.pcall('XACK', KEYS[1], 'workers', ARGV[i])
+    local id = argv[i]
+    answer = try('XACK', lane, 'workers', id)
     if answer == 1 then
-      settled[#settled + 1] = ARGV[i]
-      size = size + (tonumber(ARGV[i + 1]) or 0)
+      acked = acked + 1
+      settled[acked] = id
+      size = size + (number_of(argv[i + 1]) or 0)
       local mine = results[number]
-      if mine then mine[#mine + 1] = ARGV[i + 3] else results[number] = {ARGV[i + 3]} end
+      if mine then mine[#mine + 1] = argv[i + 3] else results[number] = {argv[i + 3]} end
     elseif answer ~= 0 then
       answer = -1
     end
   end
-  answers[#answers + 1] = answer
+  place = place + 1
+  answers[place] = answer
 end
-if #settled == 0 then return answers end
+if acked == 0 then return answers end
 
 redis.call('XDEL', KEYS[1], unpack(settled))
 if redis.call('XLEN', KEYS[1]) + elsewhere == 0 then
