@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from asyncio import InvalidStateError as FutureDone
@@ -9,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Call: TypeAlias = "tuple[Any, Any, Home | None]"
 # Those of many calls, side by side; None: all are slots.
 Homes: TypeAlias = "Sequence[Home | None] | None"
+
+LOGGER = logging.getLogger(__name__)
 
 
 class Home:
@@ -84,12 +86,14 @@ class Slot:
 
     Attributes:
         item: the input.
+        asked_at: when it was asked for, by `time.monotonic()`.
         ready: locked until there is an outcome; None once nobody waits for one: it has come, or its caller is gone.
         outcome: what came.
     """
 
-    __slots__ = ("item", "outcome", "ready")
+    __slots__ = ("asked_at", "item", "outcome", "ready")
     item: Any
+    asked_at: float
     ready: threading.Lock | None
     outcome: Any
 
@@ -142,11 +146,15 @@ class Job(Future[Any]):
 
     def settle(self, outcome: Any) -> None:
         """Give it its outcome, unless it was cancelled or has one."""
-        with suppress(InvalidStateError):
+        try:
             if isinstance(outcome, BaseException):
                 self.set_exception(portable(outcome))
             else:
                 self.set_result(outcome)
+        except InvalidStateError:
+            pass
+        except BaseException:  # a callback's own SystemExit or the like: others of the batch are not to suffer from it
+            LOGGER.exception("a callback of a future raised")
 
 
 def wanted(calls: list[Call]) -> list[Call]:

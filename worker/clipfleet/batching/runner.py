@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from clipfleet.batching.rule import BatchPolicy
     from clipfleet.batching.stage import Batch, BatcherStats
 
+ITSELF = "a batched function cannot wait for itself"
+
 
 class Runner:
     """One function's queue and thread; the thread starts with the first call, and ends when the queue is closed."""
@@ -71,8 +73,7 @@ class Runner:
         self._capacity = capacity
         self._gathered: deque[Slot] = deque()
         self._locks: list[threading.Lock] = []  # of callers that rest
-        self._passing = 0  # calls in flight that were not queued
-        self._gathered_at = 0.0
+        self._running = 0  # of the batch that was taken: what counts as in flight still
         self._resting = self._taking = False
         self._bell = threading.Lock()  # open = rung
         self._bell.acquire()
@@ -87,8 +88,10 @@ class Runner:
             Closed: the function was closed.
         """
         self._queue_gathered()
-        self.batcher.put(call)
-        self._rouse()
+        try:
+            self.batcher.put(call)
+        finally:  # refused or not: who asked for what was gathered may have been interrupted before it roused anybody
+            self._rouse()
 
     def ask(self, item: Any, timeout: float | None) -> Any:
         """The outcome of one call; the thread that calls is blocked meanwhile.
@@ -98,30 +101,38 @@ class Runner:
         Raises:
             Full, Closed: as `put`.
             TimeoutError: as `await_outcome`.
+            RuntimeError: the function calls itself.
         """
+        if self.ident == threading.get_ident():
+            raise RuntimeError(ITSELF)
         gathered, stage, locks = self._gathered, self._stage, self._locks
         slot = Slot()
         slot.item = item
+        slot.asked_at = time.monotonic()
         try:
             slot.ready = ready = locks.pop()
         except IndexError:
             slot.ready = ready = locked()
-        if stage.in_flight + stage.queue.count + len(gathered) >= self._capacity:
-            self.put((item, slot, None))
-        else:
-            if not gathered:
-                self._gathered_at = time.monotonic()
-            gathered.append(slot)
-            if self._taking or stage.closed:
-                self._queue_gathered()
-            if self._thread is None or (self._resting and self._bell.locked()):
-                self._rouse()
+        try:
+            if stage.in_flight + stage.queue.count + len(gathered) >= self._capacity:
+                self.put((item, slot, None))
+            else:
+                gathered.append(slot)
+                if self._taking or stage.closed:
+                    self._queue_gathered()
+                if self._thread is None or (self._resting and self._bell.locked()):
+                    self._rouse()
+        except BaseException:  # Ctrl-C too: nobody will wait for it
+            slot.ready = None
+            raise
         outcome = await_outcome(slot, ready, timeout)
         locks.append(ready)  # it was released for the outcome and is held again: by nobody but this thread
         return outcome
 
     def new_home(self, loop: AbstractEventLoop) -> Home:
-        """Where the calls of the running loop are gathered."""
+        """Where the calls of the running loop are gathered; RuntimeError if it is the function that runs the loop."""
+        if self.ident == threading.get_ident():
+            raise RuntimeError(ITSELF)
         for other in list(self.homes):
             if other.is_closed():
                 self.homes.pop(other, None)
@@ -131,6 +142,7 @@ class Runner:
     def end_turn(self, home: Home) -> None:
         """Queue the calls that were gathered; for which there is no room, gets `Full`."""
         calls, home.calls = home.calls, []
+        self._queue_gathered()  # those were first
         fitting, error = self.batcher.put_fitting(calls, enqueued_at=home.calls_at)
         self._rouse()
         if error is not None:
@@ -145,7 +157,7 @@ class Runner:
         self._queue_gathered()
         fail(self.batcher.close(drain=drain), Closed())
         self._queue_gathered()  # what came meanwhile is refused
-        self._ring()
+        self._rouse()  # starts it, too, where who asked first has not come to that yet
         with self._starting:  # a thread that is about to start cannot be joined yet
             thread = self._thread
         if thread is not None and self.ident != threading.get_ident():
@@ -165,11 +177,12 @@ class Runner:
         if not self._gathered:
             return
         with self._lock:  # whoever closes the queue meanwhile finds them in it: calls that waited, and are run
-            at = self._gathered_at
             slots = self._pull_gathered(sys.maxsize)
+            if not slots:
+                return
             calls: list[Call] = [(slot.item, slot, None) for slot in slots]
             # All as old as the first: none waits longer than `max_delay` from its call.
-            fitting, error = self.batcher.put_fitting(calls, enqueued_at=at)
+            fitting, error = self.batcher.put_fitting(calls, enqueued_at=slots[0].asked_at)
         if error is not None:
             fail(calls[fitting:], error)
 
@@ -191,15 +204,30 @@ class Runner:
                 self._bell.release()
 
     def _start(self) -> None:
+        """Start the thread, or tell all who wait that there is none."""
+        failed: BaseException | None = None
         with self._starting:
-            if self._thread is None:
-                name = f"batched-{self.batcher.name}"
-                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._thread.start()
+            if self._thread is None and not self._stage.exhausted:
+                self._thread = threading.Thread(target=self._work, name=f"batched-{self.batcher.name}", daemon=True)
+                try:
+                    self._thread.start()
+                except BaseException as error:  # noqa: BLE001  (also Ctrl-C, which is raised below)
+                    failed, self._thread = error, None  # should it have started all the same, it leaves
+        if failed is None:
+            return
+        wrong = RuntimeError(f"the thread of {self.batcher.name} did not start: {failed}")
+        wrong.__cause__ = failed
+        self._queue_gathered()
+        fail(self.batcher.drain(), wrong)
+        if not isinstance(failed, Exception):
+            raise failed
 
     # In the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        with self._starting:
+            if self._thread is not threading.current_thread():
+                return
         self.ident = threading.get_ident()
         try:
             while True:
@@ -209,8 +237,9 @@ class Runner:
         except Closed:
             return
         finally:
-            self.ident = None
             # Should anything stop the thread (PyThreadState_SetAsyncExc can, anywhere), the next call starts another.
+            self._leave(self._running, None)
+            self.ident = None
             self._thread = None
 
     def _rest(self) -> None:
@@ -233,41 +262,45 @@ class Runner:
             self._taking = False
         if batch is None:
             return
+        self._running = len(batch)
         try:
             calls = wanted(batch.items)
             if calls:
-                inputs, sinks, homes = zip(*calls, strict=True)
-                self._run(inputs, sinks, homes, batch.done if len(calls) == len(batch) else None)
+                self._leave(len(batch) - len(calls), None)  # who is gone may be asking again
+                self._run(*zip(*calls, strict=True))
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
             fail(batch.items, portable(error))
-        batch.done()
+        self._leave(self._running, None)
 
     def _run_gathered(self) -> bool:
         """Run a batch of what threads ask for as it stands; False if it has to be queued."""
         with self._lock:
             count = min(len(self._gathered), self.size)
-            if not (count and self._stage.pass_through(count, self._gathered_at, time.monotonic())):
+            if not (count and self._stage.pass_through(count, self._gathered[0].asked_at, time.monotonic())):
                 return False
-            self._passing = count
+            self._running = count
             slots = self._pull_gathered(count)
         try:
-            inputs = [slot.item for slot in slots if slot.ready is not None]
-            if len(inputs) == count:
-                self._run(inputs, slots, None, self._passed)
-            else:
-                here = [slot for slot in slots if slot.ready is not None]
-                if here:
-                    self._run([slot.item for slot in here], here, None, None)
+            here = [slot for slot in slots if slot.ready is not None]
+            if here:
+                if len(here) < count:
+                    self._leave(count - len(here), None)
+                self._run([slot.item for slot in here], here, None)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
             settle(slots, None, [portable(error)] * count)
-        if self._passing:
-            self._passed(None)
+        if self._running:
+            self._leave(self._running, None)
         return True
 
-    def _passed(self, seconds: float | None) -> None:
-        """What passes through is done."""
-        count, self._passing = self._passing, 0
-        self._stage.passed(count, seconds)
+    def _leave(self, count: int, seconds: float | None) -> None:
+        """So many of the batch are done, before anybody hears of it: who asks again at once finds the place free.
+
+        Args:
+            count: of those that are `_running`.
+            seconds: how long a run of them took; None if there was none, or it raised.
+        """
+        self._running -= count
+        self._stage.left(count, seconds)
 
     def _take(self) -> Batch[Call] | None:
         """The next batch out of the queue."""
@@ -294,9 +327,7 @@ class Runner:
             self._call = lambda batch: function(batch, context)
             self._load = None
 
-    def _run(
-        self, inputs: Sequence[Any], sinks: Sequence[Any], homes: Homes, done: Callable[[float], None] | None
-    ) -> None:
+    def _run(self, inputs: Sequence[Any], sinks: Sequence[Any], homes: Homes) -> None:
         """Run and settle calls; if the function raises, halve until the guilty input stands alone.
 
         Halving and not one by one: one guilty input among 64 costs 12 runs more instead of 64, and all guilty ones
@@ -306,7 +337,6 @@ class Runner:
             inputs: of each call.
             sinks: who waits for each.
             homes: theirs.
-            done: told what the run took; None for a part of a batch.
         """
         count = len(inputs)
         start = time.monotonic()
@@ -314,16 +344,12 @@ class Runner:
             outcomes = outcomes_of(self._call(list(inputs)), count)
         except BaseException as error:  # noqa: BLE001  (also the SystemExit of one input is its own alone)
             if count == 1:
+                self._leave(1, None)
                 settle(sinks, homes, [error])
                 return
         else:
-            seconds = time.monotonic() - start
-            # Before anybody hears of it: who calls again at once finds the place free, and this thread at rest.
-            if done is not None:
-                done(seconds)
-            else:
-                self.batcher.record_run(count, seconds)
+            self._leave(count, time.monotonic() - start)
             settle(sinks, homes, outcomes)
             return
         for part in (slice(count // 2), slice(count // 2, None)):
-            self._run(inputs[part], sinks[part], None if homes is None else homes[part], None)
+            self._run(inputs[part], sinks[part], None if homes is None else homes[part])
