@@ -27,7 +27,7 @@ def test_given_items_passed_through_then_the_books_are_those_of_queueing_and_tak
     batch = queued.pop(2.0, reason)
     assert through.snapshot() == queued.snapshot()
     assert (through.in_flight, through.room) == (count, SIZE - count)
-    through.passed(count, 0.25)
+    through.left(count, 0.25)
     batch.done(0.25)
     assert through.snapshot() == queued.snapshot()
     assert through.snapshot().line == (0.0, 0.25), "learnt as soon as it is asked for"
@@ -38,7 +38,7 @@ def test_given_more_runs_than_are_kept_then_what_is_learnt_of_the_last_ones_is_a
     for run in range(3 * RUNS_KEPT):
         count = 1 + run % SIZE
         assert through.pass_through(count, 0.0, 0.0)
-        through.passed(count, count * 0.5 + 1.0)
+        through.left(count, count * 0.5 + 1.0)
         queued.record_run(count, count * 0.5 + 1.0)
     assert through.snapshot().line == pytest.approx(queued.snapshot().line, rel=0.01)
     assert through.snapshot().items == 3 * RUNS_KEPT // SIZE * sum(range(1, SIZE + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from asyncio import InvalidStateError as FutureDone
@@ -9,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 Call: TypeAlias = "tuple[Any, Any, Home | None]"
 # Those of many calls: side by side, or one for all; None: all are slots.
 Homes: TypeAlias = "Sequence[Home | None] | Home | None"
+# Told that so many inputs are done, and what seconds their run took; None if there was none, or it raised.
+Left: TypeAlias = "Callable[[int, float | None], None]"
+
+LOGGER = logging.getLogger(__name__)
 
 
 class Home:
@@ -107,12 +111,14 @@ class Slot:
 
     Attributes:
         item: the input.
+        asked_at: when it was asked for, by `time.monotonic()`.
         ready: locked until there is an outcome; None once nobody waits for one: it has come, or its caller is gone.
         outcome: what came.
     """
 
-    __slots__ = ("item", "outcome", "ready")
+    __slots__ = ("asked_at", "item", "outcome", "ready")
     item: Any
+    asked_at: float
     ready: threading.Lock | None
     outcome: Any
 
@@ -165,11 +171,15 @@ class Job(Future[Any]):
 
     def settle(self, outcome: Any) -> None:
         """Give it its outcome, unless it was cancelled or has one."""
-        with suppress(InvalidStateError):
+        try:
             if isinstance(outcome, BaseException):
                 self.set_exception(portable(outcome))
             else:
                 self.set_result(outcome)
+        except InvalidStateError:
+            pass
+        except BaseException:  # a callback's own SystemExit or the like: others of the batch are not to suffer from it
+            LOGGER.exception("a callback of a future raised")
 
 
 def settle(sinks: Sequence[Any], homes: Homes, outcomes: Sequence[Any]) -> None:
@@ -198,7 +208,7 @@ def run(
     inputs: Sequence[Any],
     sinks: Sequence[Any],
     homes: Homes,
-    ran: Callable[[int, float], None],
+    left: Left,
 ) -> None:
     """Run and settle calls; if the function raises, halve until the guilty input stands alone.
 
@@ -210,8 +220,8 @@ def run(
         inputs: of each call.
         sinks: who waits for each.
         homes: theirs.
-        ran: told of each run that gave outputs how many inputs it had and what seconds it took. Before anybody hears
-            of it: who calls again at once finds the place free, and this thread at rest.
+        left: told of each run. Before anybody hears of it: who calls again at once finds the place free, and this
+            thread at rest.
     """
     count = len(inputs)
     start = time.monotonic()
@@ -219,24 +229,26 @@ def run(
         outcomes = outcomes_of(function(list(inputs)), count)
     except BaseException as error:  # noqa: BLE001  (also the SystemExit of one input is its own alone)
         if count == 1:
+            left(1, None)
             settle(sinks, homes, [error])
             return
     else:
-        ran(count, time.monotonic() - start)
+        left(count, time.monotonic() - start)
         settle(sinks, homes, outcomes)
         return
     for part in (slice(count // 2), slice(count // 2, None)):
-        run(function, inputs[part], sinks[part], homes if isinstance(homes, Home) else homes and homes[part], ran)
+        run(function, inputs[part], sinks[part], homes if isinstance(homes, Home) else homes and homes[part], left)
 
 
-def run_wanted(function: Callable[[list[Any]], Any], calls: list[Call], ran: Callable[[int, float], None]) -> None:
+def run_wanted(function: Callable[[list[Any]], Any], calls: list[Call], left: Left) -> None:
     """As `run`, those of the calls for which somebody still waits; from here on a `Job` cannot be cancelled."""
     gone = [not sink.claim() if home is None else sink.cancelled() for _, sink, home in calls]
     if True in gone:
         calls = [call for call, is_gone in zip(calls, gone, strict=True) if not is_gone]
+        left(len(gone) - len(calls), None)  # who is gone may be asking again
     if calls:
         inputs, sinks, homes = zip(*calls, strict=True)
-        run(function, inputs, sinks, homes, ran)
+        run(function, inputs, sinks, homes, left)
 
 
 def settle_futures(futures: Sequence[Any], outcomes: list[Any]) -> None:

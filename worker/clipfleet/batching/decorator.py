@@ -14,7 +14,6 @@ import inspect
 import os
 import weakref
 from asyncio import get_running_loop
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from clipfleet.batching.calls import Job
@@ -43,7 +42,7 @@ class Batched(Generic[In, Out]):
     `concurrent.futures.Future`. All of them raise `Full` at once when `capacity` calls are waiting or running.
 
     A daemon thread starts with the first call, builds the context there, and runs the function. After a fork the
-    child has a thread and a context of its own; calls of the parent stay with the parent.
+    child has a thread and a context of its own; calls of the parent stay with the parent. What was closed stays so.
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class Batched(Generic[In, Out]):
             Closed: the function was closed.
             WrongCount: the function returned another number of outputs than it got inputs.
             FunctionFailed: the function raised SystemExit or the like.
+            RuntimeError: the function awaits itself, or the system has no room for its thread.
             Exception: whatever the function raised or returned for this very input, or the context raised.
         """
         loop = get_running_loop()
@@ -91,12 +91,9 @@ class Batched(Generic[In, Out]):
 
         Raises:
             TimeoutError: there was no output within `timeout` seconds; the call is then skipped if it still waits.
-            RuntimeError: the function calls itself, and would wait for itself for ever.
+            RuntimeError: the function calls itself, and would wait for itself for ever; or as above.
         """
-        runner = self._runner
-        if runner.ident == get_ident():
-            raise RuntimeError("a batched function cannot wait for itself")
-        output: Out = runner.ask(item, timeout)
+        output: Out = self._runner.ask(item, timeout)
         return output
 
     def submit(self, item: In) -> Future[Out]:
@@ -141,7 +138,10 @@ class Batched(Generic[In, Out]):
     def _after_fork(self) -> None:
         # The parent's lock may have been held at the fork, for ever as seen from here: never touch it.
         self._finalizer.detach()
+        closed = self._runner.batcher.closed
         self._renew()
+        if closed:
+            self.close()
 
 
 _live: weakref.WeakSet[Batched[Any, Any]] = weakref.WeakSet()

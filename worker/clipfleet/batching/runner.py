@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from clipfleet.batching.rule import BatchPolicy
     from clipfleet.batching.stage import Batch, BatcherStats
 
+ITSELF = "a batched function cannot wait for itself"
+
 
 class Runner:
     """One function's queue and thread; the thread starts with the first call, and ends when the queue is closed."""
@@ -73,8 +75,7 @@ class Runner:
         self._gathered: deque[Slot | Turn] = deque()
         self._turned = 0  # calls in turns that were gathered
         self._locks: list[threading.Lock] = []  # of callers that rest
-        self._passing = 0  # calls in flight that were not queued
-        self._gathered_at = 0.0
+        self._running = 0  # of the batch that was taken: what counts as in flight still
         self._resting = self._taking = False
         self._bell = threading.Lock()  # open = rung
         self._bell.acquire()
@@ -89,8 +90,10 @@ class Runner:
             Closed: the function was closed.
         """
         self._queue_gathered()
-        self.batcher.put(call)
-        self._rouse()
+        try:
+            self.batcher.put(call)
+        finally:  # refused or not: who asked for what was gathered may have been interrupted before it roused anybody
+            self._rouse()
 
     def ask(self, item: Any, timeout: float | None) -> Any:
         """The outcome of one call; the thread that calls is blocked meanwhile.
@@ -100,30 +103,38 @@ class Runner:
         Raises:
             Full, Closed: as `put`.
             TimeoutError: as `await_outcome`.
+            RuntimeError: the function calls itself.
         """
+        if self.ident == threading.get_ident():
+            raise RuntimeError(ITSELF)
         gathered, stage, locks = self._gathered, self._stage, self._locks
         slot = Slot()
         slot.item = item
+        slot.asked_at = time.monotonic()
         try:
             slot.ready = ready = locks.pop()
         except IndexError:
             slot.ready = ready = locked()
-        if stage.in_flight + stage.queue.count + len(gathered) + self._turned >= self._capacity:
-            self.put((item, slot, None))
-        else:
-            if not gathered:
-                self._gathered_at = time.monotonic()
-            gathered.append(slot)
-            if self._taking or stage.closed:
-                self._queue_gathered()
-            if self._thread is None or (self._resting and self._bell.locked()):
-                self._rouse()
+        try:
+            if stage.in_flight + stage.queue.count + len(gathered) + self._turned >= self._capacity:
+                self.put((item, slot, None))
+            else:
+                gathered.append(slot)
+                if self._taking or stage.closed:
+                    self._queue_gathered()
+                if self._thread is None or (self._resting and self._bell.locked()):
+                    self._rouse()
+        except BaseException:  # Ctrl-C too: nobody will wait for it
+            slot.ready = None
+            raise
         outcome = await_outcome(slot, ready, timeout)
         locks.append(ready)  # it was released for the outcome and is held again: by nobody but this thread
         return outcome
 
     def new_home(self, loop: AbstractEventLoop) -> Home:
-        """Where the calls of the running loop are gathered."""
+        """Where the calls of the running loop are gathered; RuntimeError if it is the function that runs the loop."""
+        if self.ident == threading.get_ident():
+            raise RuntimeError(ITSELF)
         for other in list(self.homes):
             if other.is_closed():
                 self.homes.pop(other, None)
@@ -135,8 +146,7 @@ class Runner:
         turn = home.take()
         if len(turn.inputs) == self.size and self._stage.takes_all and self._gather(turn):
             return
-        if self._turned:
-            self._queue_gathered()  # first come, first served
+        self._queue_gathered()  # those were first
         fitting, error = self.batcher.put_fitting(turn.calls(), enqueued_at=turn.since)
         self._rouse()
         if error is not None:
@@ -164,7 +174,7 @@ class Runner:
         self._queue_gathered()
         fail(self.batcher.close(drain=drain), Closed())
         self._queue_gathered()  # what came meanwhile is refused
-        self._ring()
+        self._rouse()  # starts it, too, where who asked first has not come to that yet
         with self._starting:  # a thread that is about to start cannot be joined yet
             thread = self._thread
         if thread is not None and self.ident != threading.get_ident():
@@ -184,13 +194,15 @@ class Runner:
         if not self._gathered:
             return
         with self._lock:  # whoever closes the queue meanwhile finds them in it: calls that waited, and are run
-            # Threads' calls as old as the first: none waits longer than `max_delay` from its call.
-            at, pulled = self._gathered_at, self._pull_gathered(sys.maxsize)
-            slots: list[Call] = [(each.item, each, None) for each in pulled if not isinstance(each, Turn)]
+            pulled = self._pull_gathered(sys.maxsize)
+            slots = [each for each in pulled if not isinstance(each, Turn)]
+            parts: list[tuple[list[Call], float]]
             parts = [(each.calls(), each.since) for each in pulled if isinstance(each, Turn)]
             self._turned = 0
+            if slots:  # all as old as the first: none waits longer than `max_delay` from its call
+                parts.append(([(slot.item, slot, None) for slot in slots], slots[0].asked_at))
             refused = list[tuple[list[Call], Exception]]()
-            for calls, since in [*parts, (slots, at)]:
+            for calls, since in parts:
                 fitting, error = self.batcher.put_fitting(calls, enqueued_at=since)
                 if error is not None:
                     refused.append((calls[fitting:], error))
@@ -216,15 +228,30 @@ class Runner:
                 self._bell.release()
 
     def _start(self) -> None:
+        """Start the thread, or tell all who wait that there is none."""
+        failed: BaseException | None = None
         with self._starting:
-            if self._thread is None:
-                name = f"batched-{self.batcher.name}"
-                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._thread.start()
+            if self._thread is None and not self._stage.exhausted:
+                self._thread = threading.Thread(target=self._work, name=f"batched-{self.batcher.name}", daemon=True)
+                try:
+                    self._thread.start()
+                except BaseException as error:  # noqa: BLE001  (also Ctrl-C, which is raised below)
+                    failed, self._thread = error, None  # should it have started all the same, it leaves
+        if failed is None:
+            return
+        wrong = RuntimeError(f"the thread of {self.batcher.name} did not start: {failed}")
+        wrong.__cause__ = failed
+        self._queue_gathered()
+        fail(self.batcher.drain(), wrong)
+        if not isinstance(failed, Exception):
+            raise failed
 
     # In the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        with self._starting:
+            if self._thread is not threading.current_thread():
+                return
         self.ident = threading.get_ident()
         try:
             while True:
@@ -234,8 +261,9 @@ class Runner:
         except Closed:
             return
         finally:
-            self.ident = None
             # Should anything stop the thread (PyThreadState_SetAsyncExc can, anywhere), the next call starts another.
+            self._leave(self._running, None)
+            self.ident = None
             self._thread = None
 
     def _rest(self) -> None:
@@ -258,18 +286,12 @@ class Runner:
             self._taking = False
         if batch is None:
             return
-
-        def ran(count: int, seconds: float) -> None:
-            if count == len(batch):
-                batch.done(seconds)
-            else:
-                self.batcher.record_run(count, seconds)
-
+        self._running = len(batch)
         try:
-            run_wanted(self._call, batch.items, ran)
+            run_wanted(self._call, batch.items, self._leave)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
             fail(batch.items, portable(error))
-        batch.done()
+        self._leave(self._running, None)
 
     def _run_gathered(self) -> bool:
         """Run a batch of what was gathered as it stands; False if it has to be queued."""
@@ -277,7 +299,6 @@ class Runner:
             taken = self._pass_through()
         if taken is None:
             return False
-        count = self._passing
         inputs, sinks, homes = taken
         try:
             if homes is None:
@@ -285,13 +306,13 @@ class Runner:
             else:
                 gone = True in [future.cancelled() for future in sinks]
             if not gone:
-                run(self._call, inputs, sinks, homes, self._ran)
+                run(self._call, inputs, sinks, homes, self._leave)
             else:
-                run_wanted(self._call, list(zip(inputs, sinks, repeat(homes))), self._ran)
+                run_wanted(self._call, list(zip(inputs, sinks, repeat(homes))), self._leave)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
-            settle(sinks, homes, [portable(error)] * count)
-        if self._passing:
-            self._stage.passed(count, None)
+            settle(sinks, homes, [portable(error)] * len(inputs))
+        if self._running:
+            self._leave(self._running, None)
         return True
 
     def _pass_through(self) -> tuple[list[Any], Sequence[Any], Home | None] | None:
@@ -305,10 +326,10 @@ class Runner:
         elif self._turned:  # the queue makes full batches of both
             return None
         else:
-            count, since = min(len(gathered), self.size), self._gathered_at
+            count, since = min(len(gathered), self.size), head.asked_at
         if not self._stage.pass_through(count, since, time.monotonic()):
             return None
-        self._passing = count
+        self._running = count
         if isinstance(head, Turn):
             gathered.popleft()
             self._turned -= count
@@ -316,13 +337,15 @@ class Runner:
         slots = self._pull_gathered(count)
         return [slot.item for slot in slots], slots, None
 
-    def _ran(self, count: int, seconds: float) -> None:
-        """A run of what passes through is done: of all of it, or of a part."""
-        if count == self._passing:
-            self._passing = 0
-            self._stage.passed(count, seconds)
-        else:
-            self.batcher.record_run(count, seconds)
+    def _leave(self, count: int, seconds: float | None) -> None:
+        """So many of the batch are done, before anybody hears of it: who asks again at once finds the place free.
+
+        Args:
+            count: of those that are `_running`.
+            seconds: how long a run of them took; None if there was none, or it raised.
+        """
+        self._running -= count
+        self._stage.left(count, seconds)
 
     def _take(self) -> Batch[Call] | None:
         """The next batch out of the queue."""

@@ -207,7 +207,7 @@ class Stage(Generic[T]):
             now: the time.
 
         Returns:
-            Whether they may run as they are, and are in flight until they have `passed`. False where the rule might
+            Whether they may run as they are, and are in flight until they have `left`. False where the rule might
             have it otherwise, or there is no room: nothing is changed; queue them then.
         """
         size = self.queue.policy.max_batch_size
@@ -222,10 +222,10 @@ class Stage(Generic[T]):
             self._max_wait_s = max(self._max_wait_s, waited)
         return True
 
-    def passed(self, count: int, seconds: float | None) -> None:
-        """`count` items that passed through are done; `seconds` as for `Batch.done`.
+    def left(self, count: int, seconds: float | None) -> None:
+        """`count` items in flight are done, of which `seconds` tells as for `Batch.done`; instead of that.
 
-        Without the lock: what is in flight is changed by takers alone, and only the one taker of a stage lets pass.
+        Without the lock: what is in flight is changed by takers alone, and this is for the only taker of a stage.
         """
         self.in_flight -= count
         if seconds is not None:
