@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +15,6 @@ import numpy as np
 import pytest
 import redis
 
-from clipfleet.cli.claims import claim
 from clipfleet.cli.dry_run import dry_run
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.index_manifest import open_manifest
@@ -172,14 +173,25 @@ def test_when_switched_then_the_claim_has_ended_and_it_is_the_collection_that_is
     store.drop("fresh")
 
 
-def test_given_a_redis_that_lets_nobody_claim_then_that_is_told_and_no_more(redis_server, keys):
-    with redis.Redis.from_url(redis_server.url) as admin:
-        admin.acl_setuser("reader", enabled=True, passwords=["+secret"], keys=["*"], commands=["+get", "+@connection"])
-        try:
-            with redis.Redis.from_url(redis_server.url, username="reader", password="secret") as client:
-                assert claim(client, keys, "fresh", by="a", about="the run a") is None
-        finally:
-            admin.acl_deluser("reader")
+def test_given_a_manifest_whose_name_is_no_unicode_when_begun_then_others_are_told_of_it_and_of_a_way_out(
+    started, redis_server, keys
+):
+    assert started(os.fsdecode(b"\xff\x1b[31m")) == ("fresh", "fresh")
+    with pytest.raises(CliError) as refused:
+        started("theirs")
+    assert r"/\udcff\x1b[31m on" in str(refused.value)
+    (key,) = re.findall(r"deletes the key (\S+) from Redis", refused.value.hint)
+    with redis.Redis.from_url(redis_server.url) as client:
+        assert client.delete(key) == 1
+    assert started("theirs") == ("fresh", "fresh")
+
+
+def test_given_a_run_that_is_given_up_for_another_collection_then_its_first_one_is_free(started):
+    assert started("mine") == ("fresh", "fresh")
+    assert started("mine", "fresher", fresh=True) == ("fresher", "fresher")
+    assert started("theirs") == ("fresh", "fresh")
+    with pytest.raises(CliError, match=r"--into fresher: the run with the manifest \S+/mine on"):
+        started("others", "fresher")
 
 
 def failed(count):

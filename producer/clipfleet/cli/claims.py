@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 import redis
 
 from clipfleet.cli.keys import claim_key
+from clipfleet.schemas.text import visible
 
 if TYPE_CHECKING:
     from clipfleet.schemas.keys import QueueKeys
@@ -43,13 +44,14 @@ def claim(client: redis.Redis, keys: QueueKeys, collection: str, *, by: str, abo
     """
     key = claim_key(keys, collection)
     try:
-        while not client.set(key, f"{by} {about}", nx=True, ex=_FOR_S):
+        # A folder's name may be no Unicode.
+        while not client.set(key, f"{by} {visible(about)}", nx=True, ex=_FOR_S):
             holder = cast("bytes | None", client.get(key))
             if holder is None:
                 continue  # it has ended just now
             owner, _, told = holder.decode("utf-8", "replace").partition(" ")
             if owner != by:
-                return told or "another run"
+                return visible(told) or "another run"
             client.expire(key, _FOR_S)
             return ""
     except redis.exceptions.NoPermissionError:

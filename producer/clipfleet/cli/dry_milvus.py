@@ -63,6 +63,8 @@ class Milvus:
         found = 0
         try:
             with opened(self.settings) as store:
+                if store.describe(self.plan.sending.collection) is None:
+                    return 0
                 for page in pages:
                     for start in range(0, len(page), _IDS_AT_ONCE):
                         found += len(store.present(self.plan.sending.collection, page[start : start + _IDS_AT_ONCE]))
