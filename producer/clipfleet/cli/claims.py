@@ -6,6 +6,8 @@ Milvus alone cannot tell: two runs look for the collection before either of them
 time; once there are rows it is the collection itself that refuses others. So it may end by itself, after a day, and a
 run that was killed finds its own again by what its manifest knows. A run that has switched its alias lets go of it.
 
+SET, GET and PEXPIRE are all that it takes, which the users of ``deploy/redis`` may for this key.
+
 Of one queue: rows in one collection are of one model, and so come from one.
 """
 
@@ -52,7 +54,7 @@ def claim(client: redis.Redis, keys: QueueKeys, collection: str, *, by: str, abo
             owner, _, told = holder.decode("utf-8", "replace").partition(" ")
             if owner != by:
                 return visible(told) or "another run"
-            client.expire(key, _FOR_S)
+            client.pexpire(key, _FOR_S * 1000)
             return ""
     except redis.exceptions.NoPermissionError:
         return None
@@ -66,11 +68,8 @@ def let_go(client: redis.Redis, keys: QueueKeys, collection: str, *, by: str) ->
         redis.RedisError: Redis does not answer, or refuses; the claim ends by itself.
     """
     key = claim_key(keys, collection)
-
-    def attempt(pipe: redis.client.Pipeline) -> None:
-        holder = cast("bytes | None", pipe.get(key))
-        pipe.multi()
-        if holder is not None and holder.decode("utf-8", "replace").partition(" ")[0] == by:
-            pipe.delete(key)
-
-    client.transaction(attempt, key)
+    holder = cast("bytes | None", client.get(key))
+    # A claim that ended in this very moment, and was another's at once, is lost to that one: who finds rows is refused
+    # by these. It is not worth the rights that a transaction and a DEL need; to the past a key expires at once.
+    if holder is not None and holder.decode("utf-8", "replace").partition(" ")[0] == by:
+        client.pexpire(key, 0)
