@@ -205,6 +205,11 @@ HINTS = [
         ["the key nn: look at how it is spelled", "the key or: look at how it is spelled"],
     ),
     ('id == "none" and exists n and not exists tags', []),
+    # However many there are, the last one may be the one that is mistyped
+    (
+        " and ".join(["n > 0", *(f"k{n} != 1" for n in range(20))]),
+        [f"the key k{n}: look at how it is spelled" for n in range(20)],
+    ),
 ]
 
 
