@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from clipfleet.cli.dry_milvus import Milvus
 from clipfleet.cli.filter_keys import kinds_of, tell_unfit
+from clipfleet.cli.indexing import Plan
 from clipfleet.cli.output import Output
+from clipfleet.cli.settings import Flags, load
+from clipfleet.index import Sending
 from clipfleet.producer import Client, requests
 from clipfleet.schemas.errors import BadInput
 from clipfleet.store import Row, Store, StoreConfig
@@ -162,6 +166,19 @@ def test_given_a_filter_when_deleted_then_it_is_counted_first_and_only_what_fits
 
 
 LISTS = "its values, such as lists, are nothing that a filter can compare"
+
+
+def test_given_ids_that_have_left_when_a_dry_run_asks_how_many_have_rows_then_none_has_where_no_collection_is(
+    lite: LiteServer, store: Store
+) -> None:
+    settings = load(Flags(milvus_uri=lite.uri), {})
+    for collection, rows in (("images", 2), ("nowhere", 0)):
+        assert Milvus(Plan(Sending(collection)), settings).rows([["r0", "none"], ["r1"]]) == rows
+    store.drop("images")
+    assert Milvus(Plan(Sending("images")), settings).rows([["r0"]]) == 0
+    assert Milvus(Plan(Sending("images"))).rows([["r0"]]) is None
+
+
 CSV = (
     "its values are text, as all of a CSV are that index is not told of; where they read as numbers, index into a new"
     " collection with --field word:float"
@@ -180,6 +197,11 @@ HINTS = [
         ["the key nn: look at how it is spelled", "the key or: look at how it is spelled"],
     ),
     ('id == "none" and exists n and not exists tags', []),
+    # However many there are, the last one may be the one that is mistyped
+    (
+        " and ".join(["n > 0", *(f"k{n} != 1" for n in range(20))]),
+        [f"the key k{n}: look at how it is spelled" for n in range(20)],
+    ),
 ]
 
 

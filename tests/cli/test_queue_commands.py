@@ -51,8 +51,30 @@ def test_given_no_worker_when_asked_for_status_then_the_backlog_is_told_and_the_
     assert done.code == 4
     assert (done.lines[0]["lanes"]["bulk"]["waiting"], done.lines[0]["workers"]) == (1, [])
     people = cli("status", "--redis-url", redis_server.url, "--queue", keys.queue)
-    assert "0 dead letters; what the fleet can do is not known yet" in people.out
+    assert "0 dead letters\n" in people.out
     assert "no worker serves this queue now" in people.out
+
+
+@pytest.mark.parametrize(
+    ("rate", "alive", "said"),
+    [
+        ("9910.608", True, "0 dead letters; the fleet can do 9,911 requests/s\n"),
+        ("0.347", True, "0 dead letters; the fleet can do 0.35 requests/s\n"),
+        ("0.0", True, "0 dead letters; what the fleet can do is not known yet\n"),
+        # What it could do before its workers died is no news
+        ("9910.608", False, "0 dead letters\n"),
+    ],
+)
+def test_given_a_rate_when_asked_for_status_then_it_is_told_as_far_as_it_is_known_and_somebody_lives(
+    cli, client, redis_server, keys, rate, alive, said
+):
+    client.hset(keys.fleet, mapping={"rate": rate})
+    client.zadd(keys.workers, {"w": client.time()[0] * 1000 - (0 if alive else 3_600_000)})
+    client.hset(keys.worker("w"), mapping={"device": "cpu", "rate": rate})
+    client.expire(keys.worker("w"), 60)
+    done = cli("status", "--redis-url", redis_server.url, "--queue", keys.queue)
+    assert (said in done.out, done.code) == (True, 0 if alive else 4), done.out
+    client.delete(keys.fleet, keys.workers)
 
 
 def test_given_a_worker_that_passed_a_provider_over_when_asked_for_status_then_it_says_why(

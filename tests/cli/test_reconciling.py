@@ -101,3 +101,18 @@ def test_given_a_collection_that_is_gone_then_all_is_missing_and_sent_again(mani
     verdict = reconciled(manifest, sent)
     assert (verdict.agrees, "2 of 2 are missing" in verdict.text) == (False, True)
     assert (len(sent), manifest.counts()) == (1, {})
+
+
+def test_given_rows_that_are_missing_when_some_of_them_are_sent_again_then_only_the_others_are_named(
+    manifest, monkeypatch
+):
+    monkeypatch.setattr("clipfleet.store.Store", Holding)
+    monkeypatch.setattr(Holding, "told", {})
+
+    def again(_sources):
+        manifest.answered("a", b"")
+        monkeypatch.setattr(Holding, "told", {"a": True})
+
+    verdict = reconciled_with(manifest, again)
+    said = "NOT reconciled: 1 of 2 is missing in the store (b); run it again"
+    assert (verdict.agrees, verdict.text) == (False, said)

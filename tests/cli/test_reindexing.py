@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ import numpy as np
 import pytest
 import redis
 
-from clipfleet.cli.claims import claim, let_go
 from clipfleet.cli.dry_run import dry_run
 from clipfleet.cli.errors import CliError, Exit
 from clipfleet.cli.index_manifest import open_manifest
@@ -173,33 +173,25 @@ def test_when_switched_then_the_claim_has_ended_and_it_is_the_collection_that_is
     store.drop("fresh")
 
 
-def test_given_a_folder_with_any_name_when_its_run_claims_then_others_are_told_of_it(redis_server, keys):
+def test_given_a_manifest_whose_name_is_no_unicode_when_begun_then_others_are_told_of_it_and_of_a_way_out(
+    started, redis_server, keys
+):
+    assert started(os.fsdecode(b"\xff\x1b[31m")) == ("fresh", "fresh")
+    with pytest.raises(CliError) as refused:
+        started("theirs")
+    assert r"/\udcff\x1b[31m on" in str(refused.value)
+    (key,) = re.findall(r"deletes the key (\S+) from Redis", refused.value.hint)
     with redis.Redis.from_url(redis_server.url) as client:
-        assert claim(client, keys, "fresh", by="a", about="the run in /tmp/\udcff \U0001f600") == ""
-        assert claim(client, keys, "fresh", by="b", about="") == "the run in /tmp/\\udcff \U0001f600"
-        let_go(client, keys, "fresh", by="b")  # not its own
-        assert claim(client, keys, "fresh", by="b", about="") != ""
-        let_go(client, keys, "fresh", by="a")
-        let_go(client, keys, "fresh", by="a")
-        assert claim(client, keys, "fresh", by="b", about="") == ""
-        assert claim(client, keys, "fresh", by="a", about="") == "another run"
+        assert client.delete(key) == 1
+    assert started("theirs") == ("fresh", "fresh")
 
 
-def test_given_many_at_once_when_they_claim_one_collection_then_one_has_it(redis_server, keys):
-    with redis.Redis.from_url(redis_server.url) as client, ThreadPoolExecutor(16) as pool:
-        told = list(pool.map(lambda n: claim(client, keys, "fresh", by=str(n), about=f"run {n}"), range(64)))
-    (winner,) = [number for number, holder in enumerate(told) if holder == ""]
-    assert set(told) == {"", f"run {winner}"}
-
-
-def test_given_a_redis_that_lets_nobody_claim_then_that_is_told_and_no_more(redis_server, keys):
-    with redis.Redis.from_url(redis_server.url) as admin:
-        admin.acl_setuser("reader", enabled=True, passwords=["+secret"], keys=["*"], commands=["+get", "+@connection"])
-        try:
-            with redis.Redis.from_url(redis_server.url, username="reader", password="secret") as client:
-                assert claim(client, keys, "fresh", by="a", about="the run a") is None
-        finally:
-            admin.acl_deluser("reader")
+def test_given_a_run_that_is_given_up_for_another_collection_then_its_first_one_is_free(started):
+    assert started("mine") == ("fresh", "fresh")
+    assert started("mine", "fresher", fresh=True) == ("fresher", "fresher")
+    assert started("theirs") == ("fresh", "fresh")
+    with pytest.raises(CliError, match=r"--into fresher: the run with the manifest \S+/mine on"):
+        started("others", "fresher")
 
 
 def failed(count):

@@ -10,6 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from clipfleet.cli.claims import claim, let_go
 from clipfleet.producer import BadInput, Client, Unavailable, requests
 from clipfleet.schemas.scripts import load
 from security.servers import DEPLOY, SELECTORS, Guarded, make_users, release
@@ -84,6 +85,13 @@ def test_given_these_users_when_a_fleet_does_all_it_does_then_nobody_is_refused_
         (dead,) = worker.names
         worker.child().send_signal(signal.SIGKILL)
         wait_until(lambda: worker.names not in ([], [dead]) and all(worker.presence()), 60, "its successor")
+        # and somebody claims a new collection, goes on with it, and lets it go
+        for user in ("shop", "operator"):
+            with guarded.client(user) as client:
+                assert claim(client, keys, "fresh", by=user, about="a run") == ""
+                assert claim(client, keys, "fresh", by="another", about="another run") == "a run"
+                assert claim(client, keys, "fresh", by=user, about="a run") == ""
+                let_go(client, keys, "fresh", by=user)
         # and an operator looks after it
         operator = {"CLIPFLEET_REDIS_URL": guarded.url("operator"), "CLIPFLEET_QUEUE": keys.queue}
         assert cli("status", "--json", **operator).code == 0

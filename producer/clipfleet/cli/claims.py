@@ -6,6 +6,8 @@ Milvus alone cannot tell: two runs look for the collection before either of them
 time; once there are rows it is the collection itself that refuses others. So it may end by itself, after a day, and a
 run that was killed finds its own again by what its manifest knows. A run that has switched its alias lets go of it.
 
+SET, GET and PEXPIRE are all that it takes, which the users of ``deploy/redis`` may for this key.
+
 Of one queue: rows in one collection are of one model, and so come from one.
 """
 
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Final, cast
 import redis
 
 from clipfleet.cli.keys import claim_key
+from clipfleet.schemas.text import visible
 
 if TYPE_CHECKING:
     from clipfleet.schemas.keys import QueueKeys
@@ -49,8 +52,8 @@ def claim(client: redis.Redis, keys: QueueKeys, collection: str, *, by: str, abo
                 continue  # it has ended just now
             owner, _, told = holder.decode("utf-8", "replace").partition(" ")
             if owner != by:
-                return told or "another run"
-            client.expire(key, _FOR_S)
+                return visible(told) or "another run"
+            client.pexpire(key, _FOR_S * 1000)
             return ""
     except redis.exceptions.NoPermissionError:
         return None
@@ -64,11 +67,8 @@ def let_go(client: redis.Redis, keys: QueueKeys, collection: str, *, by: str) ->
         redis.RedisError: Redis does not answer, or refuses; the claim ends by itself.
     """
     key = claim_key(keys, collection)
-
-    def attempt(pipe: redis.client.Pipeline) -> None:
-        holder = cast("bytes | None", pipe.get(key))
-        pipe.multi()
-        if holder is not None and holder.decode("utf-8", "replace").partition(" ")[0] == by:
-            pipe.delete(key)
-
-    client.transaction(attempt, key)
+    holder = cast("bytes | None", client.get(key))
+    # A claim that ended in this very moment, and was another's at once, is lost to that one: who finds rows is refused
+    # by these. It is not worth the rights that a transaction and a DEL need; to the past a key expires at once.
+    if holder is not None and holder.decode("utf-8", "replace").partition(" ")[0] == by:
+        client.pexpire(key, 0)

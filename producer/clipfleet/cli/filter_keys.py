@@ -26,7 +26,6 @@ _TOKEN: Final = re.compile(
     rf"""metadata\s*\[\s*["'](?P<key>{_NAME})["']\s*\]|(?P<name>{_NAME})|(?P<text>{_TEXT})|[0-9][0-9A-Za-z.]*|[!|]"""
 )
 _WORDS: Final = frozenset({"and", "or", "not", "in", "like", "exists"})
-_MOST: Final = 16
 # What fits each row whose value is of a kind; orderings compare like with like.
 _ANY: Final[dict[Kind, str]] = {
     "text": '{0} >= ""',
@@ -96,7 +95,7 @@ def tell_unfit(
         # What cannot be told now is a hint less, and no more than that.
         return [None if each.error is not None else _fits(each) for each in client.map(map(by, expressions))]
 
-    keys = list(asked)[:_MOST]
+    keys = list(asked)  # all of them: the one that is mistyped may be the last
     ways = [" or ".join(_fitting(key, kind) for kind in sorted(asked[key])) or _exists(key) for key in keys]
     unfit = [key for key, fits in zip(keys, whether(ways), strict=True) if fits is False] if keys else []
     if not unfit:
@@ -106,7 +105,7 @@ def tell_unfit(
     if has_rows is False:
         out.note(f"{collection!r} has no rows")
     wrong: list[str] = []
-    for at, key in enumerate(unfit if has_rows else ()):
+    for at, key in enumerate(() if has_rows is False else unfit):
         is_there, *kinds = seen[at * (1 + len(_KINDS)) :][: 1 + len(_KINDS)]
         if is_there is False:
             out.note(f"no row of {collection!r} has the key {key}: look at how it is spelled")

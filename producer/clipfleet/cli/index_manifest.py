@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLAIM",
+    "CLAIMED",
     "INTO",
     "WHERE",
     "check_corpus",
@@ -34,6 +35,7 @@ __all__ = [
 WHERE: Final = "where"
 INTO: Final = "into"
 CLAIM: Final = "claim"  # by what a run knows its claim on that collection again; the manifest's own for ever
+CLAIMED: Final = "claimed"  # the collection that it has claimed last, which it may have given up since
 _CORPUS: Final = "corpus"
 _SEVERAL: Final = "several"
 
@@ -71,11 +73,11 @@ def open_manifest(run: Run, plan: Plan, stack: ExitStack) -> Manifest | None:
 
 def forget_all(manifest: Manifest) -> None:
     """Forget everything but by what its claims are known: else it would stand in its own way."""
-    claim = manifest.told(CLAIM)
+    kept = {noted: told for noted in (CLAIM, CLAIMED) if (told := manifest.told(noted))}
     manifest.clear()
-    if claim:
-        manifest.tell(CLAIM, claim)
-        manifest.flush()
+    for noted, told in kept.items():
+        manifest.tell(noted, told)
+    manifest.flush()
 
 
 def check_place(manifest: Manifest, plan: Plan) -> str:

@@ -15,6 +15,7 @@ from redis.retry import Retry
 
 from clipfleet.cli.claims import claim, let_go
 from clipfleet.cli.errors import CliError
+from clipfleet.cli.keys import claim_key
 from clipfleet.schemas.errors import ErrorCode, Unavailable
 from clipfleet.schemas.keys import Lane, QueueKeys
 from clipfleet.schemas.limits import GROUP
@@ -152,6 +153,10 @@ class QueueView:
     def claim(self, collection: str, *, by: str, about: str) -> str | None:
         """Claim a new collection for one run; see ``claims.claim``."""
         return claim(self._redis, self._keys, collection, by=by, about=about)
+
+    def claim_key(self, collection: str) -> str:
+        """The key of that claim."""
+        return claim_key(self._keys, collection)
 
     def let_go(self, collection: str, *, by: str) -> None:
         """End that claim."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clipfleet.cli.milvus import opened
-from clipfleet.index import forgotten, reconcile
+from clipfleet.index import State, forgotten, reconcile
 from clipfleet.schemas.errors import ClipfleetError, ErrorCode, RequestFailed
 from clipfleet.schemas.text import counted
 
@@ -65,7 +65,8 @@ def reconcile_run(
         renewed = f"; {had} renewed" if twins else ""
         text = f"reconciled: the store holds each of the {found.done:,} that the manifest calls done{unknown}{renewed}"
         return Verdict(True, text)
-    return Verdict(False, f"NOT reconciled: {_lost(found)} ({', '.join(found.first)}); run it again")
+    named = f" ({', '.join(found.first)})" if found.first else ""
+    return Verdict(False, f"NOT reconciled: {_lost(found)}{named}; run it again")
 
 
 def _lost(found: Reconciled) -> str:
@@ -87,6 +88,11 @@ def _is_there(store: Store, collection: str) -> bool:
     return True
 
 
+def _is_done(manifest: Manifest, id_: str) -> bool:
+    known = manifest.known(id_)
+    return known is not None and known.state is State.DONE
+
+
 def _compare(settings: Settings, collection: str, manifest: Manifest, before: Reconciled | None = None) -> Reconciled:
     with opened(settings) as store:
 
@@ -103,5 +109,6 @@ def _compare(settings: Settings, collection: str, manifest: Manifest, before: Re
         # What was missing and could not be sent again is not done, and missing all the same.
         lost = max(0, before.done + before.twins - found.done)
         found.missing, found.done = found.missing + lost, found.done + lost
-        found.first = found.first or before.first
+        # Those alone that still are: the others have been sent again.
+        found.first = found.first or [id_ for id_ in before.first if not _is_done(manifest, id_)]
     return found

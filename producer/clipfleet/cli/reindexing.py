@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from clipfleet.cli.declaring import carried, declare, fields_of
 from clipfleet.cli.index_arguments import check_patterns
-from clipfleet.cli.index_manifest import CLAIM, INTO, WHERE, forget_all
+from clipfleet.cli.index_manifest import CLAIM, CLAIMED, INTO, WHERE, forget_all
 from clipfleet.cli.milvus import opened
 from clipfleet.cli.queue import QueueView
 from clipfleet.cli.reconciling import Verdict
@@ -134,15 +134,25 @@ def _claim(run: Run, settings: Settings, manifest: Manifest, new: str, *, begun:
     by = manifest.told(CLAIM) or secrets.token_hex(10)
     manifest.tell(CLAIM, by)
     manifest.flush()
+    given_up = manifest.told(CLAIMED)
     about = f"the run with the manifest {manifest.path.absolute()} on {socket.gethostname()}"
     with QueueView.open(settings.redis_url, settings.queue, settings.prefix) as view:
         holder = view.claim(new, by=by, about=about)
+        key = view.claim_key(new)
+    if given_up not in {"", new}:
+        _let_go(settings, manifest, given_up)
     if holder is None:
         run.out.note(f"this Redis lets nobody see that this run is at {new!r}: begin no other one into it meanwhile")
     elif holder and begun:
         raise usage(f"{holder} has begun {new!r} as well, since this one was stopped", "Give this one up with --fresh.")
     elif holder:
-        raise usage(f"--into {new}: {holder} has begun it already", "Name another collection, one for each run.")
+        raise usage(
+            f"--into {new}: {holder} has begun it already",
+            "Name another collection, one for each run. A run that never comes back keeps it for a day after it was"
+            f" last begun, unless somebody deletes the key {key} from Redis.",
+        )
+    manifest.tell(CLAIMED, new)
+    manifest.flush()
 
 
 def _let_go(settings: Settings, manifest: Manifest, new: str) -> None:

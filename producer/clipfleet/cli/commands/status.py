@@ -11,8 +11,6 @@ from clipfleet.cli.run import Run, command
 from clipfleet.schemas.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from clipfleet.cli.output import Output
     from clipfleet.cli.queue import Snapshot, WorkerState
 
@@ -87,7 +85,7 @@ def _show(out: Output, snapshot: Snapshot, queue: str) -> None:
     total = sum(lane.total for lane in snapshot.lanes)
     out.line(
         f"queue {queue}: {total} of {fleet.get('capacity', '?')} requests, {snapshot.bytes / 2**20:.1f} MiB,"
-        f" {counted(snapshot.dead, 'dead letter')}; {_can_do(fleet)}"
+        f" {counted(snapshot.dead, 'dead letter')}{_can_do(snapshot)}"
     )
     if "fingerprint" in fleet:
         out.line(f"model {fleet['fingerprint'][:12]}, {fleet.get('dimension', '?')} dimensions")
@@ -108,13 +106,25 @@ def _show(out: Output, snapshot: Snapshot, queue: str) -> None:
         out.line("no worker serves this queue now: start one with 'clipfleet worker' or 'clipfleet up'")
 
 
-def _can_do(fleet: Mapping[str, str]) -> str:
-    if "rate" not in fleet:
-        return "what the fleet can do is not known yet"
-    return f"the fleet can do {fleet['rate']} requests/s"
+def _can_do(snapshot: Snapshot) -> str:
+    if not any(worker.alive for worker in snapshot.workers):
+        return ""  # what its workers could do when they lived is still written there
+    rate = _rate(snapshot.fleet.get("rate", ""))
+    return f"; the fleet can do {rate} requests/s" if rate else "; what the fleet can do is not known yet"
+
+
+def _rate(told: str) -> str:
+    """A rate for people; empty where none is known: it is 0 until a first request was done."""
+    try:
+        rate = float(told)
+    except ValueError:
+        return told
+    return "" if rate == 0 else f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _worker_row(worker: WorkerState) -> tuple[str, ...]:
     state = "alive" if worker.alive else f"silent for {worker.age_s:.0f} s"
-    fields = ("device", "provider", "rate", "mean_batch", "settled", "failed")
-    return (worker.name, state, *(worker.presence.get(field, "") for field in fields))
+    device, provider, rate, *counts = (
+        worker.presence.get(field, "") for field in ("device", "provider", "rate", "mean_batch", "settled", "failed")
+    )
+    return (worker.name, state, device, provider, _rate(rate), *counts)
