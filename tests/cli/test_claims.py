@@ -1,4 +1,4 @@
-"""A claim on a new collection: one run has it."""
+"""Who may claim a new collection, and what others are told of it."""
 
 from __future__ import annotations
 
@@ -36,3 +36,14 @@ def test_given_a_redis_that_lets_nobody_claim_then_that_is_told_and_no_more(redi
                 assert claim(client, keys, "fresh", by="a", about="the run a") is None
         finally:
             admin.acl_deluser("reader")
+
+
+def test_given_a_claim_when_others_ask_then_they_are_told_of_it_and_cannot_end_it(redis_server, keys):
+    with redis.Redis.from_url(redis_server.url) as client:
+        assert claim(client, keys, "fresh", by="a", about="the run\udcff\x1b[31m\n a") == ""
+        for by in ("b", "", "a the"):
+            let_go(client, keys, "fresh", by=by)
+            assert claim(client, keys, "fresh", by="b", about="the run b") == r"the run\udcff\x1b[31m\n a"
+        assert claim(client, keys, "fresh", by="a", about="the run a") == ""
+        let_go(client, keys, "fresh", by="a")
+        assert claim(client, keys, "fresh", by="b", about="the run b") == ""
