@@ -7,7 +7,8 @@ the batcher too, for `max_delay`; what comes then is queued by its caller, since
 (`_taking`).
 
 No call is left behind, whichever thread stands still between two of its steps: a caller adds before it looks at
-`_resting`, `_taking` and `closed`, and whoever sets one of these looks at `_gathered` after that.
+`_resting`, `_taking` and `closed`, and whoever sets one of these looks at `_gathered` after that; before a rest with
+the lock, under which calls are moved.
 """
 
 from __future__ import annotations
@@ -244,11 +245,14 @@ class Runner:
 
     def _rest(self) -> None:
         """Until there is something to do."""
-        gathered, stage = self._gathered, self._stage
         self._resting = True
-        while not (gathered or stage.queue.count or stage.closed):
+        while not self._is_called():
             self._bell.acquire()
         self._resting = False
+
+    def _is_called(self) -> bool:
+        with self._lock:  # what another thread (one that asks for `stats`) is moving to the queue is in neither place
+            return bool(self._gathered or self._stage.queue.count or self._stage.closed)
 
     def _work_once(self) -> None:
         if self._load is not None:
