@@ -52,7 +52,7 @@ def test_given_many_threads_then_each_call_ends_once_and_never_too_many_are_in_h
                 assert predict.call(item, LONG) == -item
                 given += 1
             except Full:
-                assert capacity <= CALLERS, "what has its output may count until its whole batch has"
+                assert capacity < CALLERS, "each has one call in hand, and its place back before its output"
         return given
 
     with predict, ThreadPoolExecutor(CALLERS) as pool:
