@@ -82,12 +82,7 @@ class Runner:
     # In the callers' threads --------------------------------------------------------------------------------------
 
     def put(self, call: Call) -> None:
-        """Queue one call.
-
-        Raises:
-            Full: there is no room.
-            Closed: the function was closed.
-        """
+        """Queue one call; raises `Full` or `Closed`."""
         self._queue_gathered()
         try:
             self.batcher.put(call)
@@ -246,13 +241,12 @@ class Runner:
     def _rest(self) -> None:
         """Until there is something to do."""
         self._resting = True
-        while not self._is_called():
+        while True:
+            with self._lock:  # what another thread (one that asks for `stats`) is moving is in neither place
+                if self._gathered or self._stage.queue.count or self._stage.closed:
+                    break
             self._bell.acquire()
         self._resting = False
-
-    def _is_called(self) -> bool:
-        with self._lock:  # what another thread (one that asks for `stats`) is moving to the queue is in neither place
-            return bool(self._gathered or self._stage.queue.count or self._stage.closed)
 
     def _work_once(self) -> None:
         if self._load is not None:
@@ -297,11 +291,9 @@ class Runner:
         return True
 
     def _leave(self, count: int, seconds: float | None) -> None:
-        """So many of the batch are done, before anybody hears of it: who asks again at once finds the place free.
+        """So many of the batch are done (`seconds`: None if there was no run of them, or it raised).
 
-        Args:
-            count: of those that are `_running`.
-            seconds: how long a run of them took; None if there was none, or it raised.
+        Before anybody hears of it: who asks again at once finds the place free.
         """
         self._running -= count
         self._stage.left(count, seconds)
@@ -337,10 +329,7 @@ class Runner:
         Halving and not one by one: one guilty input among 64 costs 12 runs more instead of 64, and all guilty ones
         less than twice as many. Each good half is settled as soon as it has run.
 
-        Args:
-            inputs: of each call.
-            sinks: who waits for each.
-            homes: theirs.
+        `sinks` are who waits for each input, `homes` theirs.
         """
         count = len(inputs)
         start = time.monotonic()
