@@ -84,12 +84,7 @@ class Runner:
     # In the callers' threads --------------------------------------------------------------------------------------
 
     def put(self, call: Call) -> None:
-        """Queue one call.
-
-        Raises:
-            Full: there is no room.
-            Closed: the function was closed.
-        """
+        """Queue one call; raises `Full` or `Closed`."""
         self._queue_gathered()
         try:
             self.batcher.put(call)
@@ -339,11 +334,9 @@ class Runner:
         return [slot.item for slot in slots], slots, None
 
     def _leave(self, count: int, seconds: float | None) -> None:
-        """So many of the batch are done, before anybody hears of it: who asks again at once finds the place free.
+        """So many of the batch are done (`seconds`: None if there was no run of them, or it raised).
 
-        Args:
-            count: of those that are `_running`.
-            seconds: how long a run of them took; None if there was none, or it raised.
+        Before anybody hears of it: who asks again at once finds the place free.
         """
         self._running -= count
         self._stage.left(count, seconds)
