@@ -7,8 +7,8 @@ the batcher too, for `max_delay`; what comes then is queued by its caller, since
 (`_taking`).
 
 No call is left behind, whichever thread stands still between two of its steps: a caller adds before it looks at
-`_resting`, `_taking` and `closed`, and whoever sets one of these looks at `_gathered` after that. Whoever moves calls to
-the queue, which are in neither place for a moment, rouses the thread afterwards.
+`_resting`, `_taking` and `closed`, and whoever sets one of these looks at `_gathered` after that. Whoever moves calls
+to the queue, which are in neither place for a moment, rouses the thread afterwards.
 """
 
 from __future__ import annotations
