@@ -88,8 +88,8 @@ class Plan:
     """How long and how often."""
 
     rounds: int = 5
-    closed: float = 6.0
-    opened: float = 6.0
+    closed: float = 5.0
+    opened: float = 5.0
 
 
 def run(

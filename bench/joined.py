@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from bench.results import Figure
 
-PICTURES, QUERIES = 128, 512  # of a round of the full form
-FEWER, MANY = 300, 20_000  # files to index with a large model, and with the demo
+PICTURES, QUERIES = 128, 384  # of a round of the full form
+FEWER, MANY = 200, 20_000  # files to index with a large model, and with the demo
 MODEL = "ViT-B-32/random"  # where --model does not name another one: weights need no download to be as dear
 
 
@@ -96,7 +96,7 @@ def http(options: argparse.Namespace) -> Part:
         part,
         options,
         lambda model, quick: http_peers.run(
-            model=model, rounds=options.rounds, seconds=0.9 * options.limit_s, install=True, quick=quick
+            model=model, rounds=options.rounds, seconds=0.95 * options.limit_s, install=True, quick=quick
         ),
     )
 

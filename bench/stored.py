@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymilvus
 
-from bench.harness import cpu_s, in_turn, until
+from bench.harness import cpu_s, in_turn
 from bench.results import Curve, Part, Plot
 from bench.stats import Spread, percentile
-from bench.stores import Place, place
+from bench.stores import SETTLE_S, Place, place, settled
 from clipfleet.store import Row, Store, StoreConfig
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ WRITE, WRITES = 512, 4  # rows of a call, as a worker's; calls of a round
 QUERIES, BATCH, BATCHES = 50, 64, 4  # of a round: one at a time, and as a worker sends them
 FILL_S = 300.0  # for all rows of a collection
 FLUSH_S = 120.0
-SETTLE_S, CALM = 120.0, 0.35  # how long it may be busy with indexes before we look, and cores that are no business
 
 
 class _Rows:
@@ -127,7 +126,7 @@ def run(options: argparse.Namespace) -> Part:
         if at.why:
             part.skip("a Milvus server", at.why)
         collections = _filled(part, store, at, options.rows)
-        calm = _calm(at)
+        calm = settled(at.pids)
         in_turn(options.rounds, [each.round for each in collections])
         if options.milvus_uri:
             for size in options.rows:
@@ -149,21 +148,6 @@ def _filled(part: Part, store: Store, at: Place, sizes: Sequence[int]) -> list[_
         if not made or rows.size > made[-1].size:
             made.append(rows)
     return made
-
-
-def _calm(at: Place) -> bool:
-    """Wait until the store has made its indexes; whether it has."""
-
-    def idle() -> bool:
-        before = cpu_s(*at.pids)
-        time.sleep(2.0)  # the time over which its work is measured
-        return cpu_s(*at.pids) - before < 2.0 * CALM
-
-    try:
-        until(idle, "a store that is done with its indexes", SETTLE_S)
-    except TimeoutError:
-        return False
-    return True
 
 
 def _report(part: Part, collections: list[_Rows], note: str) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.harness import until
+from bench.harness import cpu_s, until
 from clipfleet.store import Store, StoreConfig, StoreUnavailable
 from clipfleet.store.lite import LITE_ROW_LIMIT, LiteServer, check_lite_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parents[1]
+SETTLE_S, CALM = 120.0, 0.35  # how long a store may be busy with indexes before we look, and cores that are no business
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,21 @@ def place(uri: str = "") -> Iterator[Place]:
         assert lite.pid is not None
         why = "none is here: name one by --milvus-uri, or let the tests get theirs (pytest -m milvus_server)"
         yield Place(lite.uri, f"Milvus Lite {check_lite_version()}", (lite.pid,), LITE_ROW_LIMIT, why)
+
+
+def settled(pids: Sequence[int]) -> bool:
+    """Wait until a store's processes have made their indexes, after many rows; whether they have."""
+
+    def idle() -> bool:
+        before = cpu_s(*pids)
+        time.sleep(2.0)  # the time over which its work is measured
+        return cpu_s(*pids) - before < 2.0 * CALM
+
+    try:
+        until(idle, "a store that is done with its indexes", SETTLE_S)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _makes_collections(uri: str) -> bool:

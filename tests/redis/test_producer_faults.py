@@ -150,7 +150,7 @@ def test_a_demoted_primary_is_left_until_it_takes_writes_again(make_redis, keys)
 
 
 def test_a_connection_silent_for_long_is_renewed_before_it_is_used(
-    redis_server, redis_client, keys, make_proxy, monkeypatch
+    redis_server, redis_client, keys, make_proxy, monkeypatch, caplog
 ):
     monkeypatch.setattr(engine, "STALE_AFTER_S", 0.3)
     proxy = make_proxy(redis_server.port)
@@ -165,6 +165,7 @@ def test_a_connection_silent_for_long_is_renewed_before_it_is_used(
             proxy.resume()
             assert job.result().outputs == {"data": 2}
     assert proxy.connections >= 4
+    assert "Redis is away" not in caplog.text, "we left it, and it is there"
 
 
 def test_connections_that_the_server_closed_while_idle_are_made_again(redis_server, redis_client, keys):

@@ -152,7 +152,7 @@ class _Link:
         wire = self._wire
         if wire is not None and wire.alive:
             if now - wire.last_used > STALE_AFTER_S and self._way.wanted():
-                wire.stop(LinkBroken("silent for too long to be trusted"))
+                wire.stop(LinkBroken("silent for too long to be trusted", renewed=True))
             else:
                 wire.send(self._way.commands(now))
         elif wire is None and self._connecting is None and self._way.wanted():
@@ -211,7 +211,7 @@ class _Link:
         elif reason.by_answer:
             self._grow_pause()
         # Closed by us, with requests outstanding or not, is no news of Redis.
-        if self._way.wanted() and not self._engine.closed:
+        if self._way.wanted() and not self._engine.closed and not reason.renewed:
             self._away(reason)
         self._engine.pump()
 

@@ -47,10 +47,18 @@ class LinkBroken(Exception):
         refused: asking again cannot help (wrong password).
         by_answer: the server said so itself: asking at once would only hear it again.
         nobody: no server listens there.
+        renewed: we end it ourselves, to make it anew: no news of Redis.
     """
 
     def __init__(
-        self, reason: str, *, moved_to: str = "", refused: bool = False, by_answer: bool = False, nobody: bool = False
+        self,
+        reason: str,
+        *,
+        moved_to: str = "",
+        refused: bool = False,
+        by_answer: bool = False,
+        nobody: bool = False,
+        renewed: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -58,6 +66,7 @@ class LinkBroken(Exception):
         self.refused = refused
         self.by_answer = by_answer
         self.nobody = nobody
+        self.renewed = renewed
 
 
 # Redis 6.2 puts the place within a script before the error's own words: "@user_script: 50: -READONLY You ...".
