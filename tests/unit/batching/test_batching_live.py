@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clipfleet.batching import BatchPolicy, BatchQueue, Lane, Launch, Reason, RunCost, Wait
@@ -246,6 +246,7 @@ def test_given_one_item_that_takes_too_long_then_as_many_run_as_hardly_lengthen_
 
 @settings(deadline=None)
 @given(a=st.floats(1e-4, 0.05), b=st.floats(0.0, 0.05), noise=st.floats(0.0, 0.3), seed=st.integers(0, 999))
+@example(a=0.0078125, b=0.046875, noise=0.296875, seed=1)  # slow runs are to be in time, too: those set the size
 def test_given_any_device_when_sized_by_what_was_learnt_then_it_settles_near_the_largest_size(
     a: float, b: float, noise: float, seed: int
 ) -> None:
@@ -254,9 +255,9 @@ def test_given_any_device_when_sized_by_what_was_learnt_then_it_settles_near_the
     for _ in range(120):
         sizes.append(cost.most(BULK_S, 64))
         cost.observe(sizes[-1], (a * sizes[-1] + b) * chance.uniform(1 - noise, 1 + noise))
-    best = min(64, max(1, (BULK_S - b) / a))
+    best, surest = (min(64, max(1, (BULK_S / slow - b) / a)) for slow in (1.0, 1 + noise))
     later = sizes[40:]
-    assert 0.6 * best - 1 <= sum(later) / len(later) <= 1.4 * best + 1
+    assert 0.6 * surest - 1 <= sum(later) / len(later) <= 1.4 * best + 1
 
 
 def test_given_a_device_that_varies_when_sized_then_few_runs_take_longer_than_they_may() -> None:

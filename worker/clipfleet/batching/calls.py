@@ -135,6 +135,15 @@ class Slot:
             ready.release()
 
 
+def for_queue(gathered: Iterable[Slot | Turn]) -> list[tuple[list[Call], float]]:
+    """What was gathered, as calls that are put together and when the first of them was asked for."""
+    parts = [(each.calls(), each.since) for each in gathered if isinstance(each, Turn)]
+    slots = [each for each in gathered if isinstance(each, Slot)]
+    if slots:  # all as old as the first: none waits longer than `max_delay` from its call
+        parts.append(([(slot.item, slot, None) for slot in slots], slots[0].asked_at))
+    return parts
+
+
 def locked() -> threading.Lock:
     """A lock that is held already."""
     lock = threading.Lock()
@@ -249,6 +258,20 @@ def run_wanted(function: Callable[[list[Any]], Any], calls: list[Call], left: Le
     if calls:
         inputs, sinks, homes = zip(*calls, strict=True)
         run(function, inputs, sinks, homes, left)
+
+
+def run_gathered(
+    function: Callable[[list[Any]], Any], inputs: list[Any], sinks: Sequence[Any], home: Home | None, left: Left
+) -> None:
+    """As `run_wanted`, futures of one home, or slots: as they stand where nobody is gone."""
+    if home is None:
+        gone = True in [slot.ready is None for slot in sinks]
+    else:
+        gone = True in [future.cancelled() for future in sinks]
+    if gone:
+        run_wanted(function, list(zip(inputs, sinks, repeat(home))), left)
+    else:
+        run(function, inputs, sinks, home, left)
 
 
 def settle_futures(futures: Sequence[Any], outcomes: list[Any]) -> None:

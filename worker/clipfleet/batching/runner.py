@@ -3,8 +3,7 @@
 Threads that call only add to `_gathered`, one step that needs no lock: the thread takes what it finds there as one
 batch or, where somebody is to wait for more, queues it, all under one lock; so sixteen callers that were answered
 together cost one queueing and one waking. It rests at a bell of its own when there is nothing at all. It may sleep in
-the batcher too, for `max_delay`; what comes then is queued by its caller, since it may be what fills the batch
-(`_taking`).
+the batcher too, for `max_delay` (`_taking`); what comes then is queued by its caller: it may be what fills the batch.
 
 No call is left behind, whichever thread stands still between two of its steps: a caller adds before it looks at
 `_resting`, `_taking` and `closed`, and whoever sets one of these looks at `_gathered` after that. Whoever moves calls
@@ -19,7 +18,6 @@ import time
 from asyncio import get_running_loop
 from collections import deque
 from contextlib import suppress
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.batching.batcher import Batcher
@@ -30,9 +28,10 @@ from clipfleet.batching.calls import (
     Turn,
     await_outcome,
     fail,
+    for_queue,
     locked,
     portable,
-    run,
+    run_gathered,
     run_wanted,
     settle,
     settle_futures,
@@ -190,15 +189,9 @@ class Runner:
         if not self._gathered:
             return
         with self._lock:  # whoever closes the queue meanwhile finds them in it: calls that waited, and are run
-            pulled = self._pull_gathered(sys.maxsize)
-            slots = [each for each in pulled if not isinstance(each, Turn)]
-            parts: list[tuple[list[Call], float]]
-            parts = [(each.calls(), each.since) for each in pulled if isinstance(each, Turn)]
             self._turned = 0
-            if slots:  # all as old as the first: none waits longer than `max_delay` from its call
-                parts.append(([(slot.item, slot, None) for slot in slots], slots[0].asked_at))
             refused = list[tuple[list[Call], Exception]]()
-            for calls, since in parts:
+            for calls, since in for_queue(self._pull_gathered(sys.maxsize)):
                 fitting, error = self.batcher.put_fitting(calls, enqueued_at=since)
                 if error is not None:
                     refused.append((calls[fitting:], error))
@@ -297,18 +290,10 @@ class Runner:
             return False
         inputs, sinks, homes = taken
         try:
-            if homes is None:
-                gone = True in [slot.ready is None for slot in sinks]
-            else:
-                gone = True in [future.cancelled() for future in sinks]
-            if not gone:
-                run(self._call, inputs, sinks, homes, self._leave)
-            else:
-                run_wanted(self._call, list(zip(inputs, sinks, repeat(homes))), self._leave)
+            run_gathered(self._call, inputs, sinks, homes, self._leave)
         except BaseException as error:  # noqa: BLE001  (whatever happens, nobody may be left waiting)
             settle(sinks, homes, [portable(error)] * len(inputs))
-        if self._running:
-            self._leave(self._running, None)
+        self._leave(self._running, None)
         return True
 
     def _pass_through(self) -> tuple[list[Any], Sequence[Any], Home | None] | None:
@@ -334,10 +319,7 @@ class Runner:
         return [slot.item for slot in slots], slots, None
 
     def _leave(self, count: int, seconds: float | None) -> None:
-        """So many of the batch are done (`seconds`: None if there was no run of them, or it raised).
-
-        Before anybody hears of it: who asks again at once finds the place free.
-        """
+        # Before anybody hears of it: who asks again at once finds the place free.
         self._running -= count
         self._stage.left(count, seconds)
 
