@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
+
+from support import warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +32,7 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", None)
+        warm.ENVIRONMENT.update(os.environ)
         yield
     # torch keeps what it has compiled on purpose.
     left = sorted(each.name for each in folder.iterdir() if not each.name.startswith("torchinductor_"))

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SERVER = Path(__file__).with_name("warm_server.py")
-# Before any test has changed it: the process is started when the first one needs it. The folder is the whole session's.
-BEFORE = dict(os.environ)
-OF_THE_SESSION = ("TMPDIR",)
+# The session's, before any test has changed it: the process is started when the first one needs it.
+ENVIRONMENT: dict[str, str] = {}
 # What commands read themselves, and what the worker's code sets for a library that no command has loaded before.
 THEIR_OWN = (*FLEET_VARIABLES, "PYTEST_", "ORT_DISABLE_TELEMETRY")
 
@@ -38,14 +37,13 @@ class Warm:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._environment = BEFORE | {name: os.environ[name] for name in OF_THE_SESSION if name in os.environ}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, str(SERVER), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env=self._environment,
+                env=ENVIRONMENT,
                 # Pipes, as a command's own are: Python looks at what they are once.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -57,7 +55,7 @@ class Warm:
 
     def serves(self, environment: Mapping[str, str]) -> bool:
         """Whether ``environment`` differs in nothing that Python or a library reads when it is started or imported."""
-        changed = {name for name, _ in environment.items() ^ self._environment.items()}
+        changed = {name for name, _ in environment.items() ^ ENVIRONMENT.items()}
         return all(name.startswith(THEIR_OWN) for name in changed)
 
     def run(
