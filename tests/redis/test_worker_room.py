@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from clipfleet.schemas.keys import QueueKeys
     from support.fixtures import Leftovers
 
+# A bulk run whose batches are small ones.
+SMALL = [Request(f"bulk{number}", "small", {"data": number}) for number in range(200)]
+
 
 def test_given_small_batches_then_two_for_each_call_are_held_and_of_other_requests_as_many_as_they_may(
     redis_client: redis.Redis, keys: QueueKeys, stepping: Callable[..., Steps], leftovers: Leftovers
@@ -51,8 +54,7 @@ def test_given_a_bulk_run_of_small_batches_then_live_requests_of_large_ones_neit
 ) -> None:
     leftovers.expected("the backlog is not run to its end")
     steps = stepping(16, serve=with_small_batches)
-    bulk = [Request(f"bulk{number}", "small", {"data": number}) for number in range(200)]
-    admit(redis_client, keys, bulk, lane=Lane.BULK)
+    admit(redis_client, keys, SMALL, lane=Lane.BULK)
     steps.step()
     for turn in range(5):
         # When live requests come again and again, each is read at once, though bulk has taken all the room
@@ -226,8 +228,7 @@ def test_given_a_live_request_of_large_batches_when_a_bulk_run_of_small_ones_beg
     admit(redis_client, keys, echoes(1, "live"))
     steps.step()
     assert steps.ledger.active == 1
-    bulk = [Request(f"bulk{number}", "small", {"data": number}) for number in range(200)]
-    admit(redis_client, keys, bulk, lane=Lane.BULK)
+    admit(redis_client, keys, SMALL, lane=Lane.BULK)
     for _ in range(3):
         steps.step()
         assert steps.ledger.active_in(keys.lanes[1]) <= 8

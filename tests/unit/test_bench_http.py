@@ -8,8 +8,8 @@ import math
 
 import pytest
 from bench import http_load, http_peers
+from bench.http_lines import Found, lines
 from bench.http_load import Outcome, closed_loop, open_loop
-from bench.http_peers import Found, lines
 from bench.load import poisson
 
 from support.fleet import TINY

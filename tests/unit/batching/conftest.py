@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,15 @@ def gate() -> Iterator[Gate]:
     gate = Gate()
     yield gate
     gate.open.set()
+
+
+@pytest.fixture
+def often_switched() -> Iterator[None]:
+    """Threads are stopped between any two of their steps, and not after 5 ms alone."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture(autouse=True)

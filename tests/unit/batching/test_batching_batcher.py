@@ -282,7 +282,10 @@ def test_given_a_capacity_of_0_then_the_batcher_is_refused() -> None:
 def test_given_a_batch_that_runs_then_the_outlook_counts_it_and_what_goes_before_a_new_item() -> None:
     batcher: Batcher[int] = Batcher(BatchPolicy(4, 0.0))
     for n in (4, 1, 2, 3) * 3:
-        batcher.record_run(n, 10.0 + n)
+        batcher.put_many(range(n))
+        learnt_from = batcher.take()
+        assert learnt_from is not None
+        learnt_from.done(10.0 + n)
     assert batcher.outlook(Lane.INTERACTIVE) == Outlook(0.0, 0, 0, 4)
     batcher.put_many([1, 2, 3, 4])
     batch = batcher.take()

@@ -198,37 +198,6 @@ def test_given_threads_that_wait_for_their_turn_when_a_loop_asks_for_more_than_i
     assert all(isinstance(outcome, Full) for outcome in outcomes[1:])
 
 
-def test_given_a_call_that_is_being_moved_to_the_queue_when_the_thread_would_rest_then_it_is_run(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever asks for `stats` moves calls; between two steps of that a call is in neither place."""
-    with batched(max_batch_size=4, max_delay=0.0)(gate) as predict, ThreadPoolExecutor(3) as pool:
-        runner, moving, moved = predict._runner, threading.Event(), threading.Event()
-        put = runner.batcher.put_fitting
-
-        def slow(*calls: Any, **named: Any) -> Any:
-            moving.set()
-            assert moved.wait(LONG)
-            return put(*calls, **named)
-
-        gate.hold()
-        first = pool.submit(predict.call, 1, LONG)
-        assert gate.entered.wait(LONG)
-        second = pool.submit(predict.call, 2, LONG)
-        wait_until(lambda: len(runner._gathered) == 1, description="the second call to be made")
-        with monkeypatch.context() as patch:
-            patch.setattr(runner.batcher, "put_fitting", slow)
-            stats = pool.submit(predict.stats)
-            assert moving.wait(LONG)
-            gate.open.set()
-            assert first.result(LONG) == 10
-            wait_until(lambda: runner._resting, description="the thread to be about to rest")
-            moved.wait(0.1)  # it would have gone to rest by now, if it could
-            moved.set()
-            assert second.result(10) == 20
-            stats.result(LONG)
-
-
 def test_given_a_closed_function_then_refusing_a_call_starts_no_thread(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

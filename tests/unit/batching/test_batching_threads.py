@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,19 +13,7 @@ from clipfleet.batching import Batched, Closed, Full, Reason, batched
 from support.gate import LONG, Gate
 from support.waiting import wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 CALLERS, CALLS = 8, 100
-
-
-@pytest.fixture
-def often_switched() -> Iterator[None]:
-    """Threads are stopped between any two of their steps, and not after 5 ms alone."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("often_switched")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,19 +11,7 @@ from clipfleet.batching import Batched, Closed, Full, Reason, batched
 from support.gate import LONG, Gate
 from support.waiting import wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 SIZE = 4
-
-
-@pytest.fixture
-def often_switched() -> Iterator[None]:
-    """Threads are stopped between any two of their steps, and not after 5 ms alone."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
 
 
 async def _begin(predict: Batched[int, int], numbers: range) -> list[asyncio.Task[int]]:

@@ -195,11 +195,6 @@ class Batcher(Generic[T]):
                     raise Closed
                 self._monitor.sleep(math.inf)
 
-    def record_run(self, n: int, seconds: float) -> None:
-        """Tell the cost model that the device took `seconds` for `n` items."""
-        with self._lock:
-            self._stage.record_run(n, seconds)
-
     def estimate(self, n: int) -> float | None:
         """Seconds that a run of `n` items is expected to take; None before the first."""
         with self._lock:

@@ -137,8 +137,7 @@ class Batch(Generic[T]):
         """The items have left the stage: they no longer count against its capacity. Later calls do nothing.
 
         Args:
-            seconds: how long the device took for all of them, for the cost model; leave it out if they were run in
-                parts, and report these with `Batcher.record_run`.
+            seconds: how long the device took for all of them, for the cost model; leave it out if not all were run.
         """
         release, self._release = self._release, None
         if release is not None:
