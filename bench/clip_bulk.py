@@ -35,6 +35,8 @@ from clipfleet.store.lite import LiteServer, check_lite_version
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from bench.clip_work import Spent
+
 MODEL, UNIT, TARGET = "ViT-B-32/random", "pictures/s", ">= 0.9"
 TITLE = "clipfleet index"
 # Ways to run a worker, as more flags. The second: whoever indexes while nobody searches lets batches take longer.
@@ -91,15 +93,17 @@ def run(
     model: str = MODEL,
     rounds: int = 1,
     count: int = 20_000,
+    later: int | None = None,
     quick: bool = False,
     ways: Mapping[str, Sequence[str]] = AS_IT_COMES,
 ) -> list[Figure]:
-    """Measure; ``quick``: fewer pictures. The parts are measured alone before and after each run.
+    """Measure; ``quick``: fewer pictures. The parts are measured alone between every two runs.
 
     Args:
         model: of the worker.
         rounds: of each way, in turn.
         count: pictures of a run.
+        later: of a run of any round but the first, whose rates need fewer than memory does; None: as many.
         quick: one round of few pictures.
         ways: more flags of a worker, by what its lines say of it.
     """
@@ -109,7 +113,9 @@ def run(
     pictures = [jpeg(number) for number in range(DIFFERENT)]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        write(folder / "pictures", pictures, count)
+        counts = [count, *[count if later is None else later] * (rounds - 1)]
+        for many in set(counts):
+            write(folder / f"{many}", pictures, many)
         lite = stack.enter_context(LiteServer(folder / "milvus"))
         parts = Parts(bundle, BATCHES[1:4] if quick else BATCHES)
         stack.callback(parts.close)
@@ -118,10 +124,16 @@ def run(
         flags = ["--model", model, "--milvus-uri", lite.uri, *per_core()]
         ours = stack.enter_context(fleets({name: [*flags, *more] for name, more in ways.items()}))
         found: dict[str, list[Round]] = {name: [] for name in ways}
-        for number in range(rounds):
+        before = limit.look()
+        for number, many in enumerate(counts):
             for at, name in enumerate(ways if number % 2 else reversed(ways)):
-                found[name].append(_round(limit, store, ours[name], folder, f"bench_bulk_{number}_{at}", count))
-        files = f"{count:,} files of {DIFFERENT} different pictures, read through the page cache"
+                writing = store.seconds()
+                samples = _indexed(ours[name], folder / f"{many}", f"bench_bulk_{number}_{at}", many, store)
+                after = limit.look()
+                found[name].append(_round(samples, (before, after), writing))
+                before = after
+        files = " and then ".join(f"{many:,}" for many in sorted(set(counts), reverse=True))
+        files += f" files of {DIFFERENT} different pictures, read through the page cache"
         about = f"{limit.way}; Milvus Lite {check_lite_version()}; {files}"
         return [figure for name in ways for figure in _lines(found[name], name, about)]
 
@@ -159,11 +171,8 @@ class StoreLimit:
         return taken / ROWS / self._cores
 
 
-def _round(limit: PictureLimit, store: StoreLimit, ours: Fleet, folder: Path, collection: str, count: int) -> Round:
-    looks = [(limit.decode(), limit.model())]
-    writing = store.seconds()
-    samples = _indexed(ours, folder, collection, count, store)
-    looks.append((limit.decode(), limit.model()))
+def _round(samples: Sequence[Sample], looks: Sequence[tuple[Spent, Spent]], writing: float) -> Round:
+    """Of one run, of the parts alone before and after it, and of the seconds that a row takes the store."""
     rate = statistics.mean(allowed(*parts) for parts in looks)
     cpu_ms = statistics.mean(sum(part.cpu_ms for part in parts) for parts in looks)
     return Round(samples, rate, 1 / (1 / rate + writing), cpu_ms)
@@ -180,11 +189,11 @@ def write(folder: Path, pictures: Sequence[bytes], count: int) -> None:
         os.link(folder / "first" / f"{number % len(pictures)}.jpg", place / f"{number}.jpg")
 
 
-def _indexed(fleet: Fleet, folder: Path, collection: str, count: int, beside: StoreLimit) -> list[Sample]:
-    """Index all of it with the command that people use, and look on."""
+def _indexed(fleet: Fleet, pictures: Path, collection: str, count: int, beside: StoreLimit) -> list[Sample]:
+    """Index all of a folder with the command that people use, and look on."""
     queue, lite = fleet.queue, beside.lite
-    command = [sys.executable, "-m", "clipfleet.cli", "index", str(folder / "pictures"), "--queue", queue]
-    command += ["--collection", collection, "--manifest", str(folder / f"{collection}.sqlite")]
+    command = [sys.executable, "-m", "clipfleet.cli", "index", str(pictures), "--queue", queue]
+    command += ["--collection", collection, "--manifest", str(pictures.parent / f"{collection}.sqlite")]
     samples: list[Sample] = []
     with changed(CLIPFLEET_REDIS_URL=fleet.url, MILVUS_URI=lite.uri), redis.Redis.from_url(fleet.url) as client:
         base = settled(client, queue)
@@ -319,7 +328,10 @@ def _lines(rounds: Sequence[Round], way: str, about: str) -> list[Figure]:
 
 
 def _memory(rounds: Sequence[Round], said: str, who: str) -> Figure:
+    """Of the longest runs: what grows for a while only is not to be seen in shorter ones."""
     name = f"{said}memory of the {who}, middle to end"
+    longest = max(one.samples[-1].settled for one in rounds)
+    rounds = [one for one in rounds if one.samples[-1].settled >= 0.9 * longest]
     try:
         grown = tuple(growth(one.samples, who) for one in rounds)
     except RuntimeError as error:

@@ -192,9 +192,13 @@ class PictureLimit:
         """The model alone, in its quickest way."""
         return self._parts.model(self._ready, self.way)
 
+    def look(self) -> tuple[Spent, Spent]:
+        """Both, measured now."""
+        return self.decode(), self.model()
+
     def rate(self) -> float:
         """Pictures a second, measured now."""
-        return allowed(self.decode(), self.model())
+        return allowed(*self.look())
 
 
 def allowed(*parts: Spent) -> float:

@@ -73,7 +73,7 @@ class Plan:
     """How long and how often."""
 
     rounds: int = 5
-    closed: float = 5.0
+    closed: float = 4.0
     opened: float = 5.0
 
 

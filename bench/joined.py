@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.results import Figure
 
 PICTURES, QUERIES = 96, 384  # of a round of the full form
-FEWER, MANY = 200, 20_000  # files to index with a large model, and with the demo
+FEWER, MANY, LATER = 160, 20_000, 4_000  # files to index with a large model, and with the demo, at first and later
 SPARE_S = 20.0  # of what the last part may take: what is up is stopped, and its lines are made
 MODEL = "ViT-B-32/random"  # where --model does not name another one: weights need no download to be as dear
 
@@ -77,7 +77,7 @@ def bulk(options: argparse.Namespace) -> Part:
     )
     # A large model says how much of the cores is left to it; only a quick one gets through enough to tell memory by.
     if options.full and options.model == "demo":
-        for figure in clip_bulk.run(model="demo", rounds=options.rounds, count=MANY):
+        for figure in clip_bulk.run(model="demo", rounds=options.rounds, count=MANY, later=LATER):
             part.take(replace(figure, name=f"demo, {MANY:,} files: {figure.name}"))
     return part
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bench import clip_bulk, clip_fleet, clip_images, clip_text
-from bench.clip_bulk import Sample, growth, spent_ms, sustained, write
+from bench.clip_bulk import Round, Sample, growth, spent_ms, sustained, write
 from bench.clip_work import Best, Parts, Spent, rounds_of
 from bench.pictures import jpeg
 from bench.stats import pause_near
@@ -92,6 +92,15 @@ def test_given_more_files_than_pictures_then_each_has_a_name_and_they_share_the_
     assert len({file.stat().st_ino for file in files}) == 2
 
 
+def test_given_a_long_run_and_shorter_ones_then_memory_is_told_of_the_long_one_and_rates_of_all() -> None:
+    runs = [Round(seen(count), 100.0, 90.0, 10.0) for count in (20_000, 4_000, 4_000)]
+
+    lines = {one.name: one for one in clip_bulk._lines(runs, "", "")}
+
+    assert len(lines["clipfleet index, one worker"].values) == 3
+    assert lines["memory of the producer, middle to end"].values == (1.0,)
+
+
 def test_given_answers_in_bursts_then_the_window_goes_from_the_end_of_one_to_the_end_of_another() -> None:
     # A batch of 16 each second; the client sees its answers a microsecond apart.
     times = [batch + at * 1e-6 for batch in range(20) for at in range(16)]
@@ -146,10 +155,11 @@ def test_given_rows_in_a_store_when_searched_by_words_then_the_hits_are_those_of
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_given_files_when_indexed_then_the_rate_of_the_command_and_all_rows_are_there() -> None:
-    found = clip_bulk.run(model=str(TINY), count=2_000)
+    found = clip_bulk.run(model=str(TINY), rounds=2, count=2_000, later=1_500)
 
     lines = {one.name: one for one in found}
-    assert lines["clipfleet index, one worker"].values[0] > 0
+    assert "2,000 and then 1,500 files" in lines["what the cores allow"].note
+    assert [rate > 0 for rate in lines["clipfleet index, one worker"].values] == [True, True]
     allowed = lines["clipfleet index / allowed"].values[0]
     assert 0 < allowed < lines["clipfleet index / allowed, with the store"].values[0]
     assert 0 < lines["clipfleet index / allowed, by CPU"].values[0] < 1
