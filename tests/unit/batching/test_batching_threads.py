@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -89,6 +90,22 @@ def test_given_calls_of_threads_while_the_function_runs_then_they_count_as_waiti
         gate.open.set()
         assert [each.result(LONG) for each in [first, *others]] == [0, 10, 20, 30, 40]
         assert [len(batch) for batch in gate.batches] == [1, 4]
+
+
+def test_given_a_call_that_is_run_as_it_was_gathered_then_what_it_waited_is_told_from_its_asking(gate: Gate) -> None:
+    with batched(max_batch_size=4, max_delay=0.0)(gate) as predict, ThreadPoolExecutor(2) as pool:
+        gate.hold()
+        calls = [pool.submit(predict.call, 0, LONG)]
+        assert gate.entered.wait(LONG)
+        calls.append(pool.submit(predict.call, 1, LONG))
+        wait_until(lambda: len(predict._runner._gathered) == 1, description="the call to have been made")
+        asked = time.monotonic()
+        wait_until(lambda: time.monotonic() - asked > 0.02, description="it to have waited")
+        waited = time.monotonic() - asked
+        gate.open.set()
+        assert [each.result(LONG) for each in calls] == [0, 10]
+        stats = predict.stats()
+        assert waited <= stats.max_wait_s <= stats.wait_s
 
 
 def test_given_a_thread_that_sleeps_for_max_delay_then_the_call_that_fills_the_batch_wakes_it(gate: Gate) -> None:
