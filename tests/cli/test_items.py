@@ -77,6 +77,16 @@ def test_given_files_before_and_after_a_flag_when_asked_then_the_order_given_is_
     assert (done.code, [line["input"] for line in done.lines]) == (0, [a, b, c])
 
 
+@pytest.mark.parametrize("command", ["embed", "search"])
+def test_given_an_address_for_a_file_when_asked_then_it_fails_alone_and_says_that_files_are_read(
+    cli, fleet, pictures, command
+):
+    done = cli(command, "--json", "--image", "https://example.com/a.png", str(pictures / "a.png"), **fleet)
+    assert (done.code, [line["ok"] for line in done.lines]) == (3, [False, True])
+    assert done.lines[0]["error"]["code"] == "fetch_failed"
+    assert "no addresses" in done.lines[0]["error"]["message"]
+
+
 @pytest.mark.parametrize("show", [embed.show, partial(search.show_hits, elapsed_s=0.1)])
 @pytest.mark.parametrize("json_lines", [True, False])
 def test_given_a_text_that_was_cut_when_shown_then_it_is_said(show, json_lines):

@@ -101,6 +101,9 @@ def file_items(paths: Iterable[str | bytes]) -> Iterator[Item]:
         try:
             yield Item(printable(name), read_picture(Path(name)))
         except RequestFailed as error:
+            if error.code == ErrorCode.FETCH_FAILED and "://" in name:
+                text = "files are read here, and no addresses: save the picture and name its file"
+                error = error_for(ErrorCode.FETCH_FAILED, text, retryable=False)
             yield Item(printable(name), error)
 
 
