@@ -43,6 +43,7 @@ def test_given_one_picture_in_three_files_then_one_is_sent_and_the_others_are_to
     assert done == {kept, "b.png", "c/d.png"}
     again = cli(*args, **fleet)
     assert "3 of 3 pictures indexed into 'images', 3 of them earlier," in again.out
+    assert "/s)" not in again.out  # nothing was sent: there is no pace
     assert "; 2 duplicates not sent again; m.duplicates.jsonl tells whose" in again.out
     assert known(here) == (done, noted)
     said = cli(*args, "--dry-run", "--json", **fleet)

@@ -77,6 +77,28 @@ def test_given_files_before_and_after_a_flag_when_asked_then_the_order_given_is_
     assert (done.code, [line["input"] for line in done.lines]) == (0, [a, b, c])
 
 
+@pytest.mark.parametrize("command", ["embed", "search"])
+def test_given_an_address_for_a_file_when_asked_then_it_fails_alone_and_says_that_files_are_read(
+    cli, fleet, pictures, command
+):
+    done = cli(command, "--json", "--image", "https://example.com/a.png", str(pictures / "a.png"), **fleet)
+    assert (done.code, [line["ok"] for line in done.lines]) == (3, [False, True])
+    assert done.lines[0]["error"]["code"] == "fetch_failed"
+    assert "no addresses" in done.lines[0]["error"]["message"]
+
+
+@pytest.mark.parametrize("command", ["embed", "search"])
+def test_given_the_file_of_a_picture_without_the_flag_when_asked_then_it_is_words_and_the_flag_is_named(
+    cli, fleet, pictures, command
+):
+    file = str(pictures / "a.png")
+    done = cli(command, "--json", file, "nowhere.png", "x" * 5_000 + ".png", **fleet)
+    assert (done.code, [line["ok"] for line in done.lines]) == (0, [True] * 3)
+    assert done.err.count("is a file") == 1
+    assert f"--image {file} reads" in done.err
+    assert "is a file" not in cli(command, "--json", "--image", file, **fleet).err
+
+
 @pytest.mark.parametrize("show", [embed.show, partial(search.show_hits, elapsed_s=0.1)])
 @pytest.mark.parametrize("json_lines", [True, False])
 def test_given_a_text_that_was_cut_when_shown_then_it_is_said(show, json_lines):

@@ -36,6 +36,15 @@ def test_given_no_terminal_when_something_is_done_then_it_is_a_json_line(streams
     assert line["timestamp"].endswith("Z")
 
 
+def test_given_a_pipe_when_a_line_or_a_table_is_said_then_it_is_there_before_what_stderr_says_next():
+    pipe = io.BytesIO()
+    out = Output(stdout=io.TextIOWrapper(pipe, encoding="utf-8"), stderr=io.StringIO())
+    out.line("one")
+    assert pipe.getvalue() == b"one\n"
+    out.table("two", ("id",), [("cat.png",)])
+    assert b"cat.png\n" in pipe.getvalue()
+
+
 def test_given_a_terminal_when_something_is_done_then_it_is_a_line_for_people():
     stderr = Terminal()
     Output(stdout=io.StringIO(), stderr=stderr).step("starting Redis")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
+from fsspec.registry import _registry
 
 from clipfleet.index.files import MAX_FILE_BYTES
 from clipfleet.index.manifest import signature
@@ -184,3 +186,10 @@ def test_given_a_bucket_of_s3_when_read_then_pictures_shards_and_zips_are_found(
         open_sources([f"{s3}/nowhere/"])
     with pytest.raises((SourceError, FileNotFoundError)):
         open_sources(["s3://no-such-bucket/x"])
+
+
+def test_given_an_address_and_no_package_for_it_when_opened_then_the_error_names_the_package_and_tables(monkeypatch):
+    monkeypatch.delitem(_registry, "https", raising=False)
+    monkeypatch.setitem(sys.modules, "fsspec.implementations.http", None)
+    with pytest.raises(SourceError, match=r"aiohttp.*in a table: .* column url"):
+        open_sources(["https://example.com/a.png"])

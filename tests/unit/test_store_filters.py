@@ -287,3 +287,18 @@ json_like = st.recursive(
 def test_given_any_value_when_it_is_a_filter_then_nothing_but_a_bad_request_is_raised(value: object) -> None:
     node = tree_or_none(value)
     assert node is None or isinstance(value, str | dict)
+
+
+@pytest.mark.parametrize(
+    ("expression", "ours"),
+    [
+        ("year = 2024", "equal is =="),
+        ("year == 2024 and not tag = 'x'", "equal is =="),
+        ("year <> 2024", "unequal is !="),
+        ("year IS NULL", "exists NAME"),
+    ],
+)
+def test_given_a_comparison_of_sql_when_read_then_the_error_names_ours(expression, ours):
+    with pytest.raises(RequestFailed, match=ours) as refused:
+        parse(expression)
+    assert refused.value.code == "bad_request"

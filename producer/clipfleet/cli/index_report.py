@@ -65,7 +65,9 @@ def summary(run: Run, report: Report, where: str, verdicts: Sequence[Verdict], s
     earlier = f", {report.earlier:,} of them earlier," if report.earlier else ""
     text = (
         f"{report.indexed + report.earlier:,} of {counted(report.found, 'picture')} indexed into {where}{earlier} in"
-        f" {report.seconds:.1f} s ({report.rate:.1f}/s)" + (f"; failed: {codes}" if codes else "")
+        f" {report.seconds:.1f} s"
+        + (f" ({report.rate:.1f}/s)" if report.rate else "")
+        + (f"; failed: {codes}" if codes else "")
     )
     if report.stopped:
         text += f"; stopped: {report.stopped}"

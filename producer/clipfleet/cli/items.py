@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from clipfleet.cli.errors import Exit, advice, exit_for_items
-from clipfleet.index.files import printable, read_picture
+from clipfleet.index.files import PICTURE_SUFFIXES, printable, read_picture
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 
 if TYPE_CHECKING:
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
     from clipfleet.producer.requests import NewRequest
     from clipfleet.schemas.result import Result
 
-__all__ = ["Answer", "Item", "Tally", "answers", "file_items", "groups_of", "line_groups", "text_items"]
+__all__ = [
+    "Answer",
+    "Item",
+    "Tally",
+    "answers",
+    "file_items",
+    "groups_of",
+    "line_groups",
+    "tell_of_files",
+    "text_items",
+]
 
 _MAX_IN_FLIGHT: Final = 256
 _READ_BYTES: Final = 1 << 20
@@ -94,6 +105,16 @@ def text_items(texts: Iterable[str | bytes]) -> Iterator[Item]:
             yield Item(printable(text), error_for(ErrorCode.BAD_REQUEST, "the text is not UTF-8"))
 
 
+def tell_of_files(texts: Sequence[str], out: Output) -> None:
+    """Say of arguments that are read as words and are pictures' files what reads the pictures."""
+    for text in texts:
+        # isfile answers for names that no system takes, too; Path.is_file raises for those that are too long.
+        if Path(text).suffix.lower() in PICTURE_SUFFIXES and os.path.isfile(text):  # noqa: PTH113
+            out.note(
+                f"{printable(text)} is a file, and is read as words here: --image {printable(text)} reads the picture"
+            )
+
+
 def file_items(paths: Iterable[str | bytes]) -> Iterator[Item]:
     """Pictures of files, read one by one."""
     for path in paths:
@@ -101,6 +122,9 @@ def file_items(paths: Iterable[str | bytes]) -> Iterator[Item]:
         try:
             yield Item(printable(name), read_picture(Path(name)))
         except RequestFailed as error:
+            if error.code == ErrorCode.FETCH_FAILED and "://" in name:
+                text = "files are read here, and no addresses: save the picture and name its file"
+                error = error_for(ErrorCode.FETCH_FAILED, text, retryable=False)
             yield Item(printable(name), error)
 
 

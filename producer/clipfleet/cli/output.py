@@ -47,8 +47,9 @@ class Output:
         self._stdout.flush()
 
     def line(self, text: str = "") -> None:
-        """A line of stdout."""
+        """A line of stdout, flushed: in a file or a pipe it stands where it was said, between the lines of stderr."""
         self._stdout.write(_visible(text) + "\n")
+        self._stdout.flush()
 
     def note(self, text: str) -> None:
         """A line for people on stderr."""
@@ -165,6 +166,7 @@ class Output:
             console.print(table)
         # Cells are padded to the width of their column; in a file nobody wants the spaces.
         self._stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
+        self._stdout.flush()
 
 
 class _LogLines(logging.Handler):

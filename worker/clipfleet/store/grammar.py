@@ -34,7 +34,7 @@ _TOKEN: Final = re.compile(
         (?P<name>[A-Za-z_][A-Za-z0-9_]*)
       | (?P<number>[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?)
       | (?P<text>"(?:[^"\\\r\n]|\\.)*"|'(?:[^'\\\r\n]|\\.)*')
-      | (?P<mark>==|!=|<=|>=|&&|\|\||[<>!()\[\],])
+      | (?P<mark>==|!=|<=|>=|<>|&&|\|\||[<>=!()\[\],])
       | (?P<end>\Z)
     )""",
     re.VERBOSE | re.ASCII,
@@ -42,6 +42,8 @@ _TOKEN: Final = re.compile(
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED: Final = {"\\": "\\", '"': '"', "'": "'", "n": "\n", "r": "\r", "t": "\t"}
 _SAME: Final = {"&&": "and", "||": "or", "!": "not"}
+# What other languages, SQL before all, write for ours: never read, but answered with ours.
+_OURS: Final = {"=": "equal is ==", "<>": "unequal is !=", "is": "there is exists NAME, and not exists NAME"}
 _WORDS: Final = frozenset({"and", "or", "not", "in", "like", "exists", "true", "false"})
 
 
@@ -134,7 +136,8 @@ class _Parser:
             operand: object = self._list() if token.text == "in" else self._value()
             return condition(name, negated + token.text, operand)
         if negated or token.text not in COMPARISONS:
-            self._refuse(f"expected {'in or like' if negated else 'a comparison'} after {name}")
+            ours = f" ({_OURS[token.text.lower()]})" if token.text.lower() in _OURS else ""
+            self._refuse(f"expected {'in or like' if negated else 'a comparison'} after {name}{ours}")
         self._next += 1
         return condition(name, token.text, self._value())
 

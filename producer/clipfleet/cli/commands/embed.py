@@ -48,7 +48,7 @@ def embed(run: Run, inputs: _Inputs = None, *, image: _Images = False) -> int:
     exit code is 3.
     """
     from clipfleet.cli.client import connect  # noqa: PLC0415
-    from clipfleet.cli.items import Tally, answers, file_items, groups_of, text_items  # noqa: PLC0415
+    from clipfleet.cli.items import Tally, answers, file_items, groups_of, tell_of_files, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
     groups = groups_of(inputs or ())
@@ -57,6 +57,8 @@ def embed(run: Run, inputs: _Inputs = None, *, image: _Images = False) -> int:
             "nothing to embed", 'Give texts or --image FILE, or pipe lines in: echo "a cat" | clipfleet embed -'
         )
     read = file_items if image else text_items
+    if not image:
+        tell_of_files(inputs or (), run.out)
     call: Any = requests.embed_image if image else requests.embed_text
     tally = Tally(run.out)
     with run.fleet() as settings, connect(settings) as client:

@@ -66,13 +66,15 @@ def search(
     """
     from clipfleet.cli.client import connect  # noqa: PLC0415
     from clipfleet.cli.filter_keys import kinds_of, tell_unfit, without_met  # noqa: PLC0415
-    from clipfleet.cli.items import Tally, answers, file_items, groups_of, text_items  # noqa: PLC0415
+    from clipfleet.cli.items import Tally, answers, file_items, groups_of, tell_of_files, text_items  # noqa: PLC0415
     from clipfleet.producer import requests  # noqa: PLC0415
 
     groups = groups_of(text or ())
     if groups is None:
         raise usage("nothing to search for", 'Give words or --image FILE: clipfleet search "a red heart"')
     read = file_items if image else text_items
+    if not image:
+        tell_of_files(text or (), run.out)
     by = "image" if image else "text"
 
     def call(value: str | bytes) -> Any:

@@ -280,7 +280,10 @@ def to_store(url: str) -> tuple[Any, str]:
     try:
         # A store's listing, once made, would be kept: of millions of names.
         fs, path = url_to_fs(url, use_listings_cache=False)
-    except Exception as error:  # noqa: BLE001 - ImportError names the package that is missing; others what is wrong
+    except ImportError as error:
+        web = " (or list addresses in a table: a urls.csv with a column url)" if url.startswith("http") else ""
+        raise SourceError(f"{url}: {text_of(error)}{web}") from None
+    except Exception as error:  # noqa: BLE001 - each store has errors of its own
         raise SourceError(f"{url}: {text_of(error)}") from None
     return fs, str(path)
 
