@@ -193,11 +193,10 @@ class Supervisor:
     def _bury(self, child: Child) -> None:
         """Take a dead process's entries and its name out of the group.
 
-        They may be run elsewhere at once, instead of when their leases end. Their delivery counts stay: one of them
-        may be what killed it.
+        They may be run elsewhere at once, instead of when their leases end.
         """
         try:
-            self._fleet.release(child.name, child.held)
+            self._fleet.release(child.name)
         except REFUSED as error:
             log.warning("worker %s: its leases will run out by themselves: %s", child.name, error)
 
@@ -225,6 +224,10 @@ class Supervisor:
                 child.kill()
             child.close()
             self._bury(child)
+        try:
+            self._fleet.strike_off()
+        except REFUSED as error:
+            log.warning("names of workers may stay in the queue's group for a minute: %s", error)
         self._fleet.close()
         self._selector.close()
 
