@@ -12,7 +12,7 @@ import pytest
 
 from clipfleet.pipeline.engine import incident
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
-from clipfleet.schemas.limits import GROUP
+from clipfleet.schemas.limits import GROUP, MAX_RESULT_BYTES
 from clipfleet.schemas.request import Request, RequestReader
 from clipfleet.schemas.result import decode_result
 from clipfleet.worker.entry import Entry, open_entry
@@ -187,6 +187,18 @@ def test_outputs_that_msgpack_cannot_carry_are_an_error_result(
     settler.put([Outcome(entry, outputs={"data": {1, 2}})])
     raw = wait_until(lambda: redis_client.lindex(stream.keys.result("odd"), 0), 10, "the answer")
     assert decode_result(raw).error.code is ErrorCode.INTERNAL
+
+
+@pytest.mark.parametrize("over", [True, False], ids=["by the reader", "by the thread"])
+def test_outputs_that_no_client_would_read_are_an_error_that_says_so(
+    redis_client: redis.Redis, stream: QueueStream, settler: Settler, *, over: bool
+) -> None:
+    outcomes = [Outcome(deliver(redis_client, stream, "huge")[0], outputs={"data": bytes(MAX_RESULT_BYTES)})]
+    settler.settle_over(stream, outcomes) if over else settler.put(outcomes)
+    raw = wait_until(lambda: redis_client.lindex(stream.keys.result("huge"), 0), 10, "the answer")
+    error = decode_result(raw).error
+    assert error.code is ErrorCode.INTERNAL
+    assert f"exceed the limit of {MAX_RESULT_BYTES}" in error.message
 
 
 class Picture:
