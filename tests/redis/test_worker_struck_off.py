@@ -1,7 +1,10 @@
-"""What a supervisor does for the names of its dead, over a real Redis that hears of them late."""
+"""What a supervisor does about its dead, over a real Redis that hears of them late."""
 
 from __future__ import annotations
 
+import selectors
+import socket
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from chaos.checks import consumers
 from clipfleet.schemas.limits import GROUP, HANDBACK_CONSUMER
 from clipfleet.worker.config import NO_MODEL, WorkerConfig
-from clipfleet.worker.fleet import ECHO_S, Fleet
+from clipfleet.worker.fleet import ECHO_S, Fleet, FleetRefused
 from clipfleet.worker.supervisor import Supervisor
 from support.fleet import admit
 from support.worker_steps import echoes
@@ -118,3 +121,31 @@ def test_given_a_redis_that_is_away_when_the_supervisor_stops_then_it_stops(
     server.kill()
     supervisor._stop()
     assert "may stay in the queue's group for a minute" in caplog.text
+
+
+class Died:
+    """A worker process that was killed, before it was ready or after."""
+
+    name, failure, exit_code = "dead", "", -9
+
+    def __init__(self, supervisor: Supervisor, *, ready: bool) -> None:
+        self.facts = {"model": "none"} if ready else {}
+        self.started_at = time.monotonic()
+        self.channel = socket.socket()
+        self.close = self.channel.close
+        supervisor._selector.register(self.channel, selectors.EVENT_READ, self)
+        supervisor._children[0] = self  # type: ignore[assignment]
+
+
+def test_given_processes_that_were_killed_when_ready_then_two_more_at_their_start_are_no_reason_to_give_up(
+    redis_server: RedisServer, keys: QueueKeys
+) -> None:
+    supervisor = Supervisor(WorkerConfig(redis_url=redis_server.url, queue=keys.queue, model=NO_MODEL), ["cpu"])
+    for ready in (True, True, True, False, False, True, False, False):
+        Died(supervisor, ready=ready)
+        supervisor._reap()
+    # but a third in a row is
+    Died(supervisor, ready=False)
+    with pytest.raises(FleetRefused, match="3 times before it was ready"):
+        supervisor._reap()
+    supervisor._stop()
