@@ -6,7 +6,7 @@ import gc
 import logging
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,7 +25,7 @@ from support.fleet import admit
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import redis
 
@@ -199,6 +199,28 @@ def test_outputs_that_no_client_would_read_are_an_error_that_says_so(
     error = decode_result(raw).error
     assert error.code is ErrorCode.INTERNAL
     assert f"exceed the limit of {MAX_RESULT_BYTES}" in error.message
+
+
+def test_megabytes_of_results_go_out_in_parts_that_a_slow_link_takes_in_time(
+    redis_client: redis.Redis, stream: QueueStream, resting: Settler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    batch = stream.wire.batch
+
+    def counted(commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        sent.append(sum(len(part) for command in commands for part in command if isinstance(part, bytes)))
+        return batch(commands)
+
+    entries = deliver(redis_client, stream, *(f"large{number}" for number in range(5)))
+    monkeypatch.setattr(stream.wire, "batch", counted)
+    sizes = [3 << 20, 3 << 20, 3 << 20, 9 << 20, 1 << 20]
+    resting.settle_over(
+        stream, [Outcome(one, outputs={"data": bytes(size)}) for one, size in zip(entries, sizes, strict=True)]
+    )
+    assert [size >> 20 for size in sent if size] == [6, 3, 9, 1]
+    found = [decode_result(redis_client.lindex(stream.keys.result(one.id), 0)) for one in entries]
+    assert [len(one.outputs["data"]) for one in found] == sizes
+    assert resting.settled == 5
 
 
 class Picture:
