@@ -6,7 +6,7 @@ import gc
 import logging
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,7 +20,7 @@ from clipfleet.worker.hooks import Hooks
 from clipfleet.worker.ledger import Ledger
 from clipfleet.worker.settler import Outcome, Settler
 from clipfleet.worker.stream import QueueStream
-from clipfleet.worker.wire import Wire
+from clipfleet.worker.wire import SLICE_BYTES, Wire
 from support.fleet import admit
 from support.waiting import wait_until
 
@@ -201,26 +201,27 @@ def test_outputs_that_no_client_would_read_are_an_error_that_says_so(
     assert f"exceed the limit of {MAX_RESULT_BYTES}" in error.message
 
 
-def test_megabytes_of_results_go_out_in_parts_that_a_slow_link_takes_in_time(
+def test_megabytes_of_results_leave_in_slices_each_with_a_time_of_its_own(
     redis_client: redis.Redis, stream: QueueStream, resting: Settler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent: list[int] = []
-    batch = stream.wire.batch
+    slices: list[int] = []
+    entries = deliver(redis_client, stream, "large", "larger")
+    connection = stream.wire._connection
+    send = connection.send_packed_command
 
-    def counted(commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        sent.append(sum(len(part) for command in commands for part in command if isinstance(part, bytes)))
-        return batch(commands)
+    def counted(data: Sequence[bytes]) -> None:
+        slices.extend(map(len, data))
+        send(data)
 
-    entries = deliver(redis_client, stream, *(f"large{number}" for number in range(5)))
-    monkeypatch.setattr(stream.wire, "batch", counted)
-    sizes = [3 << 20, 3 << 20, 3 << 20, 9 << 20, 1 << 20]
+    monkeypatch.setattr(connection, "send_packed_command", counted)
+    sizes = [SLICE_BYTES + 5, 7 * SLICE_BYTES]
     resting.settle_over(
         stream, [Outcome(one, outputs={"data": bytes(size)}) for one, size in zip(entries, sizes, strict=True)]
     )
-    assert [size >> 20 for size in sent if size] == [6, 3, 9, 1]
     found = [decode_result(redis_client.lindex(stream.keys.result(one.id), 0)) for one in entries]
     assert [len(one.outputs["data"]) for one in found] == sizes
-    assert resting.settled == 5
+    assert sum(slices) > sum(sizes)
+    assert max(slices) == SLICE_BYTES
 
 
 class Picture:

@@ -26,8 +26,6 @@ __all__ = ["Delivery", "QueueStream", "Reclaimed", "Settlement", "is_out_of_memo
 MOST_PENDING = 10_000  # more than any process holds
 # Of one settle_many: while a script runs Redis does nothing else.
 MOST_TOGETHER, MOST_TOGETHER_BYTES = 128, 1 << 20
-# Of one round trip, or one call that is more: also over a slow link it must be through before the connection times out.
-MOST_SENT_BYTES = 8 << 20
 REFUSED_HERE = -1  # settle_many's answer where settle has an error to tell
 
 
@@ -219,9 +217,8 @@ class QueueStream:
         return int(self.wire.call("handback", [lane], [self.consumer, idle_ms, *flat])) if flat else 0
 
     def settle(self, settlements: Sequence[Settlement]) -> list[int | Exception]:
-        """End requests, each atomically: 1 settled now, 0 before, -1 not the owner.
+        """End requests, each atomically, all in one round trip: 1 settled now, 0 before, -1 not the owner.
 
-        All in one round trip, or in as many as megabytes of results take: else they might never be through in time.
         What somebody's key stands in the way of is asked for once more, alone: its error says which.
         """
         alone, together = _grouped(settlements)
@@ -229,7 +226,7 @@ class QueueStream:
         together.sort(key=lambda places: settlements[places[0]].lane != self.keys.lanes[0])
         calls = [self._one(settlements[place]) for place in alone]
         calls += [self._many([settlements[place] for place in places]) for places in together]
-        replies = self._in_parts(calls, [[place] for place in alone] + together, settlements)
+        replies = self.wire.call_many(calls)
         if not alone and len(together) == 1 and type(replies[0]) is list and REFUSED_HERE not in replies[0]:
             return list(replies[0])  # as nearly always: in order, and all said
         answers: dict[int, int | Exception] = dict(zip(alone, replies, strict=False))
@@ -243,21 +240,6 @@ class QueueStream:
             said = self.wire.call_many([self._one(settlements[place]) for place in refused])
             answers.update(zip(refused, said, strict=True))
         return [answers[place] for place in range(len(settlements))]
-
-    def _in_parts(self, calls: list[Call], places: list[list[int]], settlements: Sequence[Settlement]) -> list[Any]:
-        if len(calls) == 1:
-            return self.wire.call_many(calls)
-        replies: list[Any] = []
-        part: list[Call] = []
-        room = MOST_SENT_BYTES
-        for call, mine in zip(calls, places, strict=True):
-            size = sum(len(settlements[place].result) for place in mine)
-            if part and size > room:
-                replies += self.wire.call_many(part)
-                part, room = [], MOST_SENT_BYTES
-            part.append(call)
-            room -= size
-        return replies + self.wire.call_many(part)
 
     def _one(self, one: Settlement) -> Call:
         keys = self.keys
