@@ -78,16 +78,20 @@ def test_given_a_worker_killed_among_the_rows_of_a_request_then_nothing_is_lost_
         assert decode_result(raw).outputs == {"words": [f"w{number}x{k}" for k in range(20)], "count": 20}
 
 
-def test_given_outputs_that_no_result_can_carry_then_their_request_fails_and_the_worker_lives(
+def test_given_outputs_and_notes_that_no_result_can_carry_then_their_request_fails_and_the_worker_lives(
     redis_client: redis.Redis, keys: QueueKeys, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    worker = start_worker(pipelines=("support.pipelines:unsendable",))
+    names = ("unsendable", "unsendable_at_once")
+    worker = start_worker(pipelines=tuple(f"support.pipelines:{name}" for name in names))
     process = worker.child().pid
-    kinds = ["itself", "objects", "a set", "fine"]
-    admit(redis_client, keys, [Request(f"r{n}", "unsendable", {"kind": kind}) for n, kind in enumerate(kinds)])
-    found = [decode_result(raw[0]) for raw in results(redis_client, keys, ["r0", "r1", "r2", "r3"]).values()]
-    assert [one.error.code if one.error else "ok" for one in found] == [ErrorCode.INTERNAL] * 3 + ["ok"]
-    assert all("the outputs cannot be sent" in str(one.error) for one in found[:3])
+    kinds = ["itself", "objects", "a set", "broken", "notes of a set", "broken notes", "no notes", "fine"]
+    asked = [Request(f"{name}-{n}", name, {"kind": kind}) for name in names for n, kind in enumerate(kinds)]
+    admit(redis_client, keys, asked)
+    found = [decode_result(raw[0]) for raw in results(redis_client, keys, [one.id for one in asked]).values()]
+    assert [one.error.code if one.error else "ok" for one in found] == [*[ErrorCode.INTERNAL] * 7, "ok"] * 2
+    for some in (found[:8], found[8:]):
+        assert all("the outputs cannot be sent" in str(one.error) for one in some[:6])
+        assert some[7].notes["a"] == 1.0
     assert worker.child().pid == process
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from clipfleet.pipeline.engine import incident
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
-from clipfleet.schemas.limits import GROUP
+from clipfleet.schemas.limits import GROUP, MAX_RESULT_BYTES
 from clipfleet.schemas.request import Request, RequestReader
 from clipfleet.schemas.result import decode_result
 from clipfleet.worker.entry import Entry, open_entry
@@ -20,12 +20,12 @@ from clipfleet.worker.hooks import Hooks
 from clipfleet.worker.ledger import Ledger
 from clipfleet.worker.settler import Outcome, Settler
 from clipfleet.worker.stream import QueueStream
-from clipfleet.worker.wire import Wire
+from clipfleet.worker.wire import SLICE_BYTES, Wire
 from support.fleet import admit
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import redis
 
@@ -187,6 +187,41 @@ def test_outputs_that_msgpack_cannot_carry_are_an_error_result(
     settler.put([Outcome(entry, outputs={"data": {1, 2}})])
     raw = wait_until(lambda: redis_client.lindex(stream.keys.result("odd"), 0), 10, "the answer")
     assert decode_result(raw).error.code is ErrorCode.INTERNAL
+
+
+@pytest.mark.parametrize("over", [True, False], ids=["by the reader", "by the thread"])
+def test_outputs_that_no_client_would_read_are_an_error_that_says_so(
+    redis_client: redis.Redis, stream: QueueStream, settler: Settler, *, over: bool
+) -> None:
+    outcomes = [Outcome(deliver(redis_client, stream, "huge")[0], outputs={"data": bytes(MAX_RESULT_BYTES)})]
+    settler.settle_over(stream, outcomes) if over else settler.put(outcomes)
+    raw = wait_until(lambda: redis_client.lindex(stream.keys.result("huge"), 0), 10, "the answer")
+    error = decode_result(raw).error
+    assert error.code is ErrorCode.INTERNAL
+    assert f"exceed the limit of {MAX_RESULT_BYTES}" in error.message
+
+
+def test_megabytes_of_results_leave_in_slices_each_with_a_time_of_its_own(
+    redis_client: redis.Redis, stream: QueueStream, resting: Settler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slices: list[int] = []
+    entries = deliver(redis_client, stream, "large", "larger")
+    connection = stream.wire._connection
+    send = connection.send_packed_command
+
+    def counted(data: Sequence[bytes]) -> None:
+        slices.extend(map(len, data))
+        send(data)
+
+    monkeypatch.setattr(connection, "send_packed_command", counted)
+    sizes = [SLICE_BYTES + 5, 7 * SLICE_BYTES]
+    resting.settle_over(
+        stream, [Outcome(one, outputs={"data": bytes(size)}) for one, size in zip(entries, sizes, strict=True)]
+    )
+    found = [decode_result(redis_client.lindex(stream.keys.result(one.id), 0)) for one in entries]
+    assert [len(one.outputs["data"]) for one in found] == sizes
+    assert sum(slices) > sum(sizes)
+    assert max(slices) == SLICE_BYTES
 
 
 class Picture:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from clipfleet import pipeline
-from clipfleet.operators import clip_text
+from clipfleet.operators import Noted, clip_text
 from clipfleet.pipeline import fields as field
 
 if TYPE_CHECKING:
@@ -49,14 +49,39 @@ def double(numbers: list[int]) -> list[Any]:
 twice = pipeline.input("n").map("n", "m", double, max_batch_size=32).output("m")
 
 
+class Broken(dict[str, int]):
+    """One that cannot be read any more, as of a file that is closed, and cannot even say so."""
+
+    def items(self) -> Any:
+        raise self.Closed
+
+    def __iter__(self) -> Any:
+        raise self.Closed
+
+    class Closed(Exception):
+        def __str__(self) -> str:
+            raise ValueError("closed")
+
+
 def strange(kind: str) -> Any:
     """What no result can carry."""
     inside: list[Any] = []
     inside.append(inside)
-    return {"itself": inside, "objects": np.array([object()]), "a set": {1}, "fine": 1}[kind]
+    kinds = {
+        "itself": inside,
+        "objects": np.array([object()]),
+        "a set": {1},
+        "broken": Broken(a=1),
+        "no notes": Noted(1, cast("Any", None)),
+        "notes of a set": Noted(1, {"a": {1}}),
+        "broken notes": Noted(1, {"a": Broken(a=1)}),
+        "fine": Noted(1, {"a": np.float32(1)}),
+    }
+    return kinds[kind]
 
 
 unsendable = pipeline.input("kind").map("kind", "value", strange).output("value")
+unsendable_at_once = pipeline.input("kind").map("kind", "value", strange, inline=True).output("value")
 
 
 def slowly(text: str) -> Iterator[str]:

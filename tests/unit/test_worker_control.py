@@ -25,15 +25,15 @@ def pair() -> Iterator[tuple[Channel, Channel]]:
     other.close()
 
 
-def entry(number: int, lane: str = "live", deliveries: int = 1) -> Entry:
+def entry(number: int, lane: str = "live") -> Entry:
     stream_id = f"{number}-0"
     place = lane, stream_id
-    return Entry(lane, stream_id, place, stream_id, number, 0, deliveries, 0.0, 0, None, None, b"")
+    return Entry(lane, stream_id, place, stream_id, number, 0, 1, 0.0, 0, None, None, b"")
 
 
 def test_messages_come_whole_and_in_order_however_large_they_are(pair: tuple[Channel, Channel]) -> None:
     child, parent = pair
-    sent = [["held", {"live": {f"{n}-{m}": 1 for m in range(5_000)}}, {}] for n in range(20)]
+    sent = [["held", {"live": [f"{n}-{m}" for m in range(5_000)]}, {}] for n in range(20)]
     sender = threading.Thread(target=lambda: [child.send(*message) for message in sent])
     sender.start()
     assert [parent.receive() for _ in sent] == sent
@@ -76,12 +76,12 @@ def test_the_last_words_of_a_process_are_heard_before_its_end(pair: tuple[Channe
 def test_what_is_held_is_told_at_once_and_what_is_not_any_more_with_the_next(pair: tuple[Channel, Channel]) -> None:
     child, parent = pair
     reporter = Reporter(child)
-    reporter.holding([entry(1), entry(2, "bulk", 3)], [])
-    assert parent.arrived() == [["held", {"live": {"1-0": 1}, "bulk": {"2-0": 3}}, {}]]
+    reporter.holding([entry(1), entry(2, "bulk")], [])
+    assert parent.arrived() == [["held", {"live": ["1-0"], "bulk": ["2-0"]}, {}]]
     reporter.holding([], [entry(1)])
     assert not parent.poll()
     reporter.holding([entry(3)], [])
-    assert parent.arrived() == [["held", {"live": {"3-0": 1}}, {"live": ["1-0"]}]]
+    assert parent.arrived() == [["held", {"live": ["3-0"]}, {"live": ["1-0"]}]]
     reporter.flush()
     assert not parent.poll()
 

@@ -198,7 +198,8 @@ def encode_success(
     """A success as msgpack.
 
     Raises:
-        ProtocolError: ``bad_request`` for outputs and notes that the other side would refuse.
+        ProtocolError: for outputs and notes that the other side would refuse: ``too_large`` for more than it reads,
+            else ``bad_request``.
     """
     message: dict[str, Any] = {
         "v": VERSION,
@@ -209,7 +210,10 @@ def encode_success(
         "notes": notes or {},
         "timing": timing or {},
     }
-    return encode_around(message, (outputs, notes))
+    data = encode_around(message, (outputs, notes))
+    if len(data) > MAX_RESULT_BYTES:
+        raise ProtocolError(f"{len(data)} bytes exceed the limit of {MAX_RESULT_BYTES}", ErrorCode.TOO_LARGE)
+    return data
 
 
 def encode_failure(request_id: str, error: RequestFailed) -> bytes:

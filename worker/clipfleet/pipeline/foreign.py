@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from clipfleet.pipeline.work import Work
 
-__all__ = ["contained", "unnoted"]
+__all__ = ["contained", "said_of", "unnoted"]
 
 
 def contained(run: Callable[..., Any], *values: Any) -> Any:
@@ -25,11 +25,24 @@ def contained(run: Callable[..., Any], *values: Any) -> Any:
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise RuntimeError(said_of(error)) from error
+
+
+def said_of(error: BaseException) -> str:
+    """What kind of error it is and what it says, if it can."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:  # noqa: BLE001  (its text is somebody's code, too)
+        return kind
 
 
 def unnoted(work: Work, value: Any) -> Any:
-    """A value without its notes, which go to the request."""
+    """A value without its notes, which go to the request.
+
+    Raises:
+        Exception: the notes are no mapping, or one that cannot be read.
+    """
     if isinstance(value, Noted):
         work.notes.update(value.notes)
         return value.value

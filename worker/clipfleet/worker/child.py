@@ -27,7 +27,7 @@ class Child:
     Attributes:
         name: its consumer name, new at each start: a late message of a dead one must not speak for its successor.
         device: what it runs on.
-        held: by lane, stream id to delivery count.
+        held: by lane, stream ids: what its leases are renewed for.
         call_began: monotonic time (s) at which its current model call began; None between calls.
         facts: what it said when it was ready; empty before.
         failure: why it could not start.
@@ -37,7 +37,7 @@ class Child:
     def __init__(self, config: WorkerConfig, device: str) -> None:
         self.name = f"{socket.gethostname()[:24]}.{os.getpid()}.{os.urandom(6).hex()}"
         self.device = device
-        self.held: dict[str, dict[str, int]] = {lane: {} for lane in config.keys.lanes}
+        self.held: dict[str, set[str]] = {lane: set() for lane in config.keys.lanes}
         self.call_began: float | None = None
         self.facts: dict[str, Any] = {}
         self.failure = ""
@@ -95,11 +95,9 @@ class Child:
         kind, what, *more = message
         if kind == "held":
             for lane, ids in more[0].items():
-                held = self.held[lane]
-                for stream_id in ids:
-                    held.pop(stream_id, None)
-            for lane, entries in what.items():
-                self.held[lane].update(entries)
+                self.held[lane].difference_update(ids)
+            for lane, ids in what.items():
+                self.held[lane].update(ids)
         elif kind == "call":
             self.call_began = what
         elif kind == "ready":

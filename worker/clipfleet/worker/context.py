@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clipfleet.pipeline.engine.guard import end_process
-from clipfleet.pipeline.wire import outputs_of
+from clipfleet.pipeline.foreign import said_of
+from clipfleet.pipeline.wire import outputs_of, to_wire
 from clipfleet.schemas.errors import ErrorCode, RequestFailed, error_for
 from clipfleet.worker.gate import LeaseGate
 from clipfleet.worker.settler import Outcome
@@ -81,11 +82,11 @@ class Context:
         work.timing["age"] = int((now - work.enqueued_at) * 1e6) / 1e3
         model = self.fingerprint if program.of_model else ""
         try:
-            outputs = outputs_of(program, rows)
+            outputs, notes = outputs_of(program, rows), to_wire(work.notes) if work.notes else None
         except Exception as unfit:  # noqa: BLE001  (values of somebody's code: a list in itself, an array of objects)
-            text = f"the outputs cannot be sent: {type(unfit).__name__}: {unfit}"
+            text = f"the outputs cannot be sent: {said_of(unfit)}"
             return Outcome(work.entry, error_for(ErrorCode.INTERNAL, text, request_id=work.request.id))
-        return Outcome(work.entry, None, outputs, model, work.notes, work.timing)
+        return Outcome(work.entry, None, outputs, model, notes, work.timing)
 
     def to_store(self, works: Iterable[Work]) -> None:
         """They take no room on the device any more."""

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 PRESENCE_TTL_MS = 5_000
 ALIVE_MS = 5_000
 TIDY_EVERY_S = 30.0
+# What a dead process asked for last may still lie in a socket of Redis, or be under way, when its name is struck off; a
+# read that is blocked is served until Redis has seen that its connection is closed.
+ECHO_S = 5.0
 FORGOTTEN_MS = 60_000  # a consumer without work that nobody has heard of for so long is nobody's
 OLDEST_SERVER = (6, 2)
 HIGHEST_RATE = 1e9  # of one worker, per second
@@ -57,6 +60,7 @@ class Fleet:
         self.patience = Patience("speaking for the workers")
         self._capabilities: defaultdict[str, Capability] = defaultdict(Capability)
         self._tidy_at = time.monotonic() + TIDY_EVERY_S
+        self._dead: dict[str, float] = {}  # by name: until when (monotonic, s) it may be heard of
 
     def check_server(self) -> None:
         """Refuse a server that would lose requests, or that lacks what we use.
@@ -120,16 +124,36 @@ class Fleet:
         """Lengthen leases; returns lane and stream id of what is the consumer's no longer."""
         return self._stream(consumer).renew(held)
 
-    def release(self, consumer: str, held: Mapping[str, Mapping[str, int]]) -> None:
-        """Give back what a dead process held, delivery counts as they are, and remove its name."""
-        stream = self._stream(consumer)
-        for lane, entries in held.items():
-            stream.hand_back(lane, entries.items(), idle_ms=self._config.lease_ms)
-        stream.leave(consumer)
+    def release(self, consumer: str) -> None:
+        """Give back what a dead process held, and remove its name; ``strike_off`` does so again for a while."""
         self._capabilities.pop(consumer, None)
+        self._dead[consumer] = time.monotonic() + ECHO_S
+        self._strike_off(consumer)
+
+    def strike_off(self) -> None:
+        """Do so again for those that have not been dead for long: the last of their reads may have come since."""
+        now = time.monotonic()
+        for consumer, until in list(self._dead.items()):
+            self._strike_off(consumer)
+            if now >= until:
+                del self._dead[consumer]
+
+    def _strike_off(self, consumer: str) -> None:
+        """What it held is what Redis says: of its last read nobody may have heard.
+
+        Delivery counts stay as they are: one of these requests may be what killed it, as soon as it was decoded.
+        """
+        stream = self._stream(consumer)
+        for lane in self._config.keys.lanes:
+            try:
+                mine = stream.mine(lane)
+            except ResponseError:
+                continue  # there is no such lane or group any more, so nothing is held in it
+            stream.hand_back(lane, mine.items(), idle_ms=self._config.lease_ms)
+        stream.leave(consumer)
 
     def heartbeat(self, children: Sequence[Child]) -> None:
-        """Say that these live, with their figures, and now and then tidy up after those who do not."""
+        """Say that these live, with their figures, and tidy up after those who do not."""
         keys = self._config.keys
         for child in children:
             presence = {**child.facts, **self._figures(child)}
@@ -144,6 +168,7 @@ class Fleet:
             if time.monotonic() >= self._tidy_at:
                 self._tidy_at = time.monotonic() + TIDY_EVERY_S
                 self._tidy({child.name for child in children})
+        self.strike_off()
 
     def _figures(self, child: Child) -> dict[str, Any]:
         stats = child.stats

@@ -52,9 +52,9 @@ class Reporter:
         for entry in self._gone:
             gone.setdefault(entry.lane, []).append(entry.stream_id)
         self._gone = []
-        held: dict[str, dict[str, int]] = {}
+        held: dict[str, list[str]] = {}
         for entry in added:
-            held.setdefault(entry.lane, {})[entry.stream_id] = entry.deliveries
+            held.setdefault(entry.lane, []).append(entry.stream_id)
         self._send("held", held, gone)
 
     def calling(self, who: object, begins: bool) -> None:  # noqa: FBT001  (begins or ends; the context's one callback)

@@ -39,7 +39,7 @@ REST_S = 0.01  # between two looks at what workers say; their sockets hold more 
 HEARTBEAT_EVERY_S = 1.0
 SAY_EVERY_S = 5.0
 RESTART_FIRST_S, RESTART_MOST_S = 0.2, 10.0
-HOPELESS = 3  # starts that ended before the model was loaded: a fourth would too
+HOPELESS = 3  # starts in a row that ended before the model was loaded: a fourth would too
 STEADY_S = 30.0  # a process that lived this long was well: its successor is started at once
 
 
@@ -58,6 +58,7 @@ class Supervisor:
         self._children: dict[int, Child] = {}
         self._restart_at: dict[int, float] = dict.fromkeys(range(len(devices)), 0.0)
         self._crashes: dict[int, int] = dict.fromkeys(range(len(devices)), 0)
+        self._stillborn: dict[int, int] = dict.fromkeys(range(len(devices)), 0)
         self._selector = selectors.DefaultSelector()
         self._renew_at = 0.0
         self._heartbeat_at = 0.0
@@ -184,7 +185,8 @@ class Supervisor:
                 raise FleetRefused(child.failure or "a worker process could not start")
             steady = time.monotonic() - child.started_at > STEADY_S
             self._crashes[slot] = 0 if steady else self._crashes[slot] + 1
-            if not child.facts and self._crashes[slot] >= HOPELESS:
+            self._stillborn[slot] = 0 if child.facts else self._stillborn[slot] + 1
+            if self._stillborn[slot] >= HOPELESS:
                 raise FleetRefused(f"a worker process ended {HOPELESS} times before it was ready; its output says why")
             delay = 0.0 if steady else min(RESTART_MOST_S, RESTART_FIRST_S * 2.0 ** (self._crashes[slot] - 1))
             self._restart_at[slot] = time.monotonic() + delay
@@ -193,11 +195,10 @@ class Supervisor:
     def _bury(self, child: Child) -> None:
         """Take a dead process's entries and its name out of the group.
 
-        They may be run elsewhere at once, instead of when their leases end. Their delivery counts stay: one of them
-        may be what killed it.
+        They may be run elsewhere at once, instead of when their leases end.
         """
         try:
-            self._fleet.release(child.name, child.held)
+            self._fleet.release(child.name)
         except REFUSED as error:
             log.warning("worker %s: its leases will run out by themselves: %s", child.name, error)
 
@@ -225,6 +226,10 @@ class Supervisor:
                 child.kill()
             child.close()
             self._bury(child)
+        try:
+            self._fleet.strike_off()
+        except REFUSED as error:
+            log.warning("names of workers may stay in the queue's group for a minute: %s", error)
         self._fleet.close()
         self._selector.close()
 

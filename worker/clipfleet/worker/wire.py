@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Wire"]
 
 Command = tuple[Any, ...]
+# What must leave within the connection's timeout. A whole batch of large results would not, on a slow link: it would be
+# sent again and again, and nothing behind it.
+SLICE_BYTES = 1 << 20
 Call = tuple[str, "Sequence[str]", "Sequence[Any]"]
 
 
@@ -42,7 +45,7 @@ class Wire:
                 connection = self._connection = self._pool.get_connection()
                 self._named = (getattr(connection, "host", None), getattr(connection, "port", None))
             # Packed here: redis-py's own way looks at each argument in Python, and these are a thousand a batch.
-            connection.send_packed_command([b"".join(map(hiredis.pack_command, commands))])
+            connection.send_packed_command(_slices(b"".join(map(hiredis.pack_command, commands))))
             replies = [_reply(connection) for _ in commands]
         except BaseException:
             # Whatever is still on its way belongs to these commands, and must not be read as the next one's reply.
@@ -98,6 +101,14 @@ class Wire:
     def _load(self, names: Iterable[str]) -> None:
         for name in names:
             self.command("SCRIPT", "LOAD", scripts.load(name).text)
+
+
+def _slices(data: bytes) -> Sequence[bytes | memoryview]:
+    """``data`` as it is sent, each with its own time."""
+    if len(data) <= SLICE_BYTES:
+        return (data,)
+    view = memoryview(data)
+    return [view[start : start + SLICE_BYTES] for start in range(0, len(data), SLICE_BYTES)]
 
 
 def _reply(connection: Any) -> Any:

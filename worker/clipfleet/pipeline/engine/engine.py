@@ -167,7 +167,7 @@ class Engine:
         moves = Moves()
         watching = self._host.observer is not None and self._host.observer.values
         for task, given in zip(tasks, values, strict=True):
-            value = unnoted(task.work, given)
+            value = self._unnoted(task, given)
             if watching:
                 self._tell(task, value)
             if isinstance(value, RequestFailed):
@@ -181,6 +181,13 @@ class Engine:
         self._schedule(
             self._heeded(moves), {(task.row, task.step.then[0]): task for task in tasks if task.ticket is not None}
         )
+
+    @staticmethod
+    def _unnoted(task: Task, value: Any) -> Any:
+        try:
+            return unnoted(task.work, value)
+        except Exception as error:  # noqa: BLE001  (notes are somebody's objects, as the value is)
+            return incident(error, ErrorCode.INTERNAL, task.work.request.id, task.step.name)
 
     def _drop(self, tasks: Sequence[Task]) -> None:
         """Tasks that are not run: their request is another worker's by now, or has its verdict."""
