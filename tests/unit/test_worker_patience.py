@@ -71,3 +71,12 @@ def test_given_trouble_soon_after_another_when_it_stays_then_it_is_told_after_al
     assert said(caplog)[2] == "reading: ValueError: gone for good"
     patience.fine()
     assert "well again after 1" in said(caplog)[3]
+
+
+def test_given_an_outage_whose_reason_becomes_another_then_each_is_told_once(patience, caplog):
+    for error in (OSError("closed"), OSError("closed"), PermissionError("wrong password"), OSError("closed")):
+        patience.trouble(error)
+        patience.trouble(error)
+    assert said(caplog) == ["reading: OSError: closed", "reading: PermissionError: wrong password"]
+    patience.fine()
+    assert said(caplog)[2].startswith("reading: well again")
