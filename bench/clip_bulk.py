@@ -206,7 +206,8 @@ def _indexed(fleet: Fleet, pictures: Path, collection: str, count: int, beside: 
                 now = settled(client, queue) - base
                 used = tuple(cpu_of(each) for each in (producer, worker, served, store))
                 samples.append(Sample(time.perf_counter(), now, resident(producer), resident(worker), used))
-                time.sleep(LOOK_S)  # between two looks at what others do
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    indexing.wait(LOOK_S)
         finally:
             indexing.kill()
             indexing.wait()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bench.clip_work import Spent, cpu_of
-from bench.harness import process, server
+from bench.harness import process, server, until
 from bench.stats import pause_near, percentile
 from clipfleet.cli.local.redis import free_port
 from clipfleet.operators.cores import usable_cores
@@ -132,10 +132,9 @@ def _await_ready(fleet: Fleet, worker: subprocess.Popen[bytes]) -> None:
         RequestFailed: it does not answer.
     """
     job = fleet.client.submit(requests.embed_text("ready"), timeout=READY_S)
-    while not job.done():
-        if worker.poll() is not None:
-            raise RuntimeError(f"the worker ended with {worker.returncode}")
-        time.sleep(0.05)  # between two looks: a process that ends does not wake us
+    until(lambda: job.done() or worker.poll() is not None, "a worker that answers", READY_S + 5)
+    if worker.poll() is not None:
+        raise RuntimeError(f"the worker ended with {worker.returncode}")
     job.result()
 
 

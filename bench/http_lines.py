@@ -38,14 +38,13 @@ def lines(found: dict[str, Found], limits: tuple[float, ...]) -> list[Figure]:
         made += [Figure(title, why=one.why)] if one.why else [_throughput(title, one), _latency(title, one)]
     made.append(Figure("clipfleet through its gateway", why="the gateway is not built yet"))
     peers = {name: one for name, one in found.items() if name in PEERS and not one.why}
-    if peers:
-        best = max(peers, key=lambda name: statistics.median(peers[name].saturation))
-        made.append(
-            Figure(f"what the cores allow / {PEERS[best]}, the best", ratios(limits, peers[best].saturation), "x")
-        )
+    if not peers:
+        return made
+    best = max(peers, key=lambda name: statistics.median(peers[name].saturation))
+    made.append(Figure(f"what the cores allow / {PEERS[best]}, the best", ratios(limits, peers[best].saturation), "x"))
     for name, title in OURS.items():
-        if peers and name in found and not found[name].why:
-            made += _against(title, found[name], peers)
+        if name in found and not found[name].why:
+            made += _against(title, found[name], peers, best)
     return made
 
 
@@ -79,8 +78,7 @@ def _latency(title: str, one: Found) -> Figure:
     )
 
 
-def _against(title: str, ours: Found, peers: dict[str, Found]) -> list[Figure]:
-    best = max(peers, key=lambda name: statistics.median(peers[name].saturation))
+def _against(title: str, ours: Found, peers: dict[str, Found], best: str) -> list[Figure]:
     quick = min(peers, key=lambda name: statistics.median(each.percentile(99) for each in peers[name].opened))
     cheap = min(peers, key=lambda name: statistics.median(peers[name].cpu_ms))
     tails = [[each.percentile(99) for each in one.opened] for one in (peers[quick], ours)]

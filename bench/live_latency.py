@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bench import stores
-from bench.harness import cpu_s, process, server
+from bench.harness import cpu_s, process, server, until
 from bench.pictures import jpeg
 from bench.results import Part
 from bench.stats import percentile
@@ -167,11 +167,7 @@ def spread_of(times: list[float]) -> str:
 
 def backlog(client: Redis) -> None:
     """Wait until the bulk run has more in the queue than the worker takes."""
-    give_up = time.monotonic() + 30
-    while client.xlen(LANE) < 200:
-        if time.monotonic() > give_up:
-            raise TimeoutError("no bulk backlog")
-        time.sleep(0.01)  # between two looks at another process's work
+    until(lambda: client.xlen(LANE) >= 200, "no bulk backlog")
 
 
 def report(part: Part, what: str, got: Rounds) -> None:

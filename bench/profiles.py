@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,7 +129,8 @@ def _bulk(going: Callable[[], bool], model: str) -> None:
         command = [sys.executable, "-m", "clipfleet.cli", "index", str(folder / "pictures"), "--queue", fleet.queue]
         indexing = stack.enter_context(process(*command, "--manifest", str(folder / "manifest.sqlite")))
         while going() and indexing.poll() is None:
-            time.sleep(0.1)  # between two looks at the clock: it is stopped in the middle of its work
+            with suppress(subprocess.TimeoutExpired):
+                indexing.wait(0.1)  # and then at the clock: it is stopped in the middle of its work
         if indexing.returncode:
             raise RuntimeError(f"clipfleet index ended with {indexing.returncode}")
 

@@ -97,7 +97,7 @@ def _no_ops(part: Part, options: argparse.Namespace) -> None:
     for size in FLEETS:
         part.add(f"{_workers(size)}: processor time of all of them", costs[size], "us/request", arrival=arrival)
     for size in FLEETS[1:]:
-        part.ratio(f"processor time: {_workers(size)} / one", costs[size], costs[1], arrival=arrival)
+        part.ratio(f"processor time: {_workers(size)} / one", costs[size], costs[1], target="<= 1.1", arrival=arrival)
     spreads = [Spread.of(rates[size]) for size in FLEETS]
     curve = Curve(
         "",

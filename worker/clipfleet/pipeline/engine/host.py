@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Finished = tuple[Work, list[tuple[Any, ...]]]
 
-__all__ = ["Finished", "Gate", "Host"]
+__all__ = ["Gate", "Host"]
 
 
 class Gate(Protocol):
